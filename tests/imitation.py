@@ -121,6 +121,10 @@ class ImitatedActivity:
     def flush(self) -> None:
         pass
 
+    @property
+    def kept(self) -> int:
+        return len(self.chip.launches)
+
     def now(self) -> int:
         return self.chip.ns
 

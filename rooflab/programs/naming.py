@@ -25,6 +25,9 @@ SHORTEST_S: Final = 0.1
 LONGEST_S: Final = 20.0
 """How long it goes on at least, and at most."""
 
+AHEAD_S: Final = 3.0
+"""A program may be so far ahead of the device: what it launched is recorded when it is done."""
+
 PATIENCE_S: Final = 1.0
 """The main thread runs Python by then, or the program does without names."""
 
@@ -41,14 +44,19 @@ class NamingTime:
     """It begins at once, when nothing is recorded. What is launched meanwhile is to be cut out.
 
     NVTX ranges are recorded, and PyTorch's operations are watched, if there are any. ``keys`` are
-    those of the launches in the steps of ``period``.
+    those of the launches in the steps of ``period``; ``now`` is the time in seconds.
     """
 
     def __init__(
-        self, activity: Activity, period: Period, keys: Collection[LaunchKey], step_s: float
+        self,
+        activity: Activity,
+        period: Period,
+        keys: Collection[LaunchKey],
+        step_s: float,
+        now: float,
     ) -> None:
         self._activity, self._period, self._keys = activity, period, keys
-        self.lasts_s = min(LONGEST_S, max(SHORTEST_S, STEPS * step_s))
+        self._until = now + min(LONGEST_S, max(SHORTEST_S, STEPS * step_s))
         self._watch = OperationWatch(activity.push, lambda _: activity.pop(), compiles=False)
         self._problem = cannot_name()
         activity.resume(numbers=True)
@@ -56,6 +64,11 @@ class NamingTime:
         self._watches = watched and in_main_thread(self._watch.__enter__, PATIENCE_S)
         if watched and not self._watches:
             self._problem = "operations are not named: the main thread runs no Python"
+
+    def done(self, now: float) -> bool:
+        """Whether a step was seen whole, or nothing more comes."""
+        seen = self._activity.kept > 2 * self._period.length
+        return now > self._until + (0.0 if seen else AHEAD_S)
 
     def end(self) -> Named:
         """What launched what. Records have stopped again."""

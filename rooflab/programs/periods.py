@@ -29,6 +29,9 @@ between two lines of a log."""
 DIFFERENT: Final = 0.05
 """The part of a step's launches that may be others or missing: a copy of another alignment, say."""
 
+USUAL: Final = 0.9
+"""The part of the steps in which a kernel has the same grid; others have several, or none."""
+
 Order = tuple[int, int]
 """A place in the order in which a program launches."""
 
@@ -164,18 +167,19 @@ def steps_of(
     launches are returned without a grid, so that they are one group.
     """
     busy = sum(one.ns for one in launches)
-    least = MOST * busy
-    exact = period_of(launches, order)
-    ns = exact.ns(launches) if exact else 0
-    if exact and MORE * ns > busy:  # no other has so much more
-        return launches, exact
+    period = period_of(launches, order)
+    ns = period.ns(launches) if period else 0
     alike = [replace(one, grid=NOWHERE) for one in launches]
-    period = period_of(alike, _without_grids(order))
-    if period is None or period.ns(alike) < max(least, MORE * ns):
-        return launches, exact if ns >= least else None
+    if MORE * ns < busy:  # else no other has so much more
+        loose = period_of(alike, _without_grids(order))
+        if loose and loose.ns(alike) > MORE * ns:
+            period, ns = loose, loose.ns(alike)
+    if period is None or ns < MOST * busy:
+        return launches, None
     found = list(launches)
     for same in _places(period, alike).values():
-        if len({launches[i].grid for i in same}) > 1:
+        grids = Counter(launches[i].grid for i in same)
+        if grids.most_common(1)[0][1] < USUAL * len(same):
             for i in same:
                 found[i] = alike[i]
     return found, replace(period, anchor=found[period.steps[0].start].key)

@@ -93,7 +93,6 @@ class Whole:
         self._window: CountingTime | None = None
         self._naming: NamingTime | None = None
         self._named: Named | None = None
-        self._named_by = 0.0  # when the naming ends
         self._counted: list[tuple[LaunchKey | None, Counted]] = []
         self._graphs: list[Counters] = []
         self._ended = threading.Event()
@@ -193,8 +192,8 @@ class Whole:
         if self._counters and self._launches and not self._ready:
             self._prepare()
         now = perf_counter()
-        if self._naming or self._window:
-            if self._window.done(now) if self._window else now > self._named_by:
+        if current := self._window or self._naming:
+            if current.done(now):
                 self._end_window()
             return
         ended_ns = self._launches[-1].end_ns if self._launches else 0
@@ -204,9 +203,13 @@ class Whole:
         last = without(sorted(self._launches[-RECENT:], key=sequence.order), self._cuts)
         recent, period = steps_of(sequence.recent(last), self._first)
         counts = self._counters and self._begin_counting(now, recent, period)
-        names = self._inside or {"torch", "nvtx"} & sys.modules.keys()
-        if period and names and not counts and self._named is None:
+        if period and not counts and self._named is None and self._has_names(recent, period):
             self._begin_naming(recent, period)
+
+    def _has_names(self, recent: Sequence[Launch], period: Period) -> bool:
+        """Whether something may be known of what launches what; of a CUDA graph nothing is."""
+        alone = any(not one.graph for one in period.launches(recent))
+        return bool(self._inside) or (alone and bool({"torch", "nvtx"} & sys.modules.keys()))
 
     def _prepare(self) -> None:
         """That takes a second."""
@@ -264,8 +267,9 @@ class Whole:
         self._activity.stop()
         self._take()
         keys = {one.key for one in period.launches(recent)}
-        self._naming = NamingTime(self._activity, period, keys, period.step_s(recent))
-        self._named_by = perf_counter() + self._naming.lasts_s
+        self._naming = NamingTime(
+            self._activity, period, keys, period.step_s(recent), perf_counter()
+        )
 
     def _end_window(self) -> None:
         """Record again, if something else goes on."""

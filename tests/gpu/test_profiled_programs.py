@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +117,13 @@ sys.exit(7)
 """
 
 
-def profiled(tmp_path: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def profiled(
+    tmp_path: Path, text: str, *arguments: str, options: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(text)
     command = [sys.executable, "-m", "rooflab", "profile", "--out", str(tmp_path / "run")]
-    given = [*command, str(script), *arguments]
+    given = [*command, *options, str(script), *arguments]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
         given, env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -143,3 +146,85 @@ def test_a_script_that_fails_shows_its_own_traceback(torch: Any, tmp_path: Path)
     assert ended.returncode == 1
     assert "ValueError: mine" in ended.stderr and "rooflab/programs" not in ended.stderr
     assert rooflab.load(tmp_path / "run").measurements
+
+
+GRAPH = """
+import torch
+x = torch.rand({n}, {n}, device="cuda", dtype=torch.bfloat16)
+def step():
+    y = x
+    for _ in range(40):
+        y = torch.nn.functional.gelu(y @ x) * 0.01
+with torch.cuda.stream(torch.cuda.Stream()):
+    step()
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    step()
+for _ in range(3000):
+    graph.replay()
+torch.cuda.synchronize()
+"""
+
+
+def test_a_step_of_a_script_has_whole_graphs(torch: Any, tmp_path: Path) -> None:
+    """Its launches are far ahead of the device."""
+    ended = profiled(tmp_path, GRAPH.format(n=N))
+    assert ended.returncode == 0, ended.stderr
+    run = rooflab.load(tmp_path / "run")
+    row = rows(run)["(CUDA graph of 120 kernels)"]
+    assert row.tensor_flops == 40 * FLOPS and row.launches == 1 and row.roof_percent < 100
+    assert run.manifest.program["steps"] > 50 and not run.manifest.program["notes"]
+
+
+RANGES = """
+import cupy as cp
+from cupy.cuda import nvtx
+a = cp.random.rand(4096, 4096, dtype=cp.float32)
+b = cp.empty_like(a)
+for i in range(1200):
+    nvtx.RangePush("products")
+    cp.matmul(a, a, out=b)
+    nvtx.RangePop()
+    nvtx.RangePush("rest")
+    b *= 0.5
+    b.sum(axis=0)
+    nvtx.RangePop()
+cp.cuda.Device().synchronize()
+"""
+
+
+def test_an_nvtx_range_of_a_script_that_is_ahead_of_the_device(tmp_path: Path) -> None:
+    ended = profiled(tmp_path, RANGES, options=["--range", "rest"])
+    assert ended.returncode == 0, ended.stderr
+    run = rooflab.load(tmp_path / "run")
+    kernels = [row for row in run.measurements if row.kernel[0] != "("]
+    assert sum(row.launches for row in kernels) in (2, 3)
+    assert all((row.tensor_flops or 0) == 0 and row.counted_flops is not None for row in kernels)
+    assert run.manifest.program["steps"] > 50 and not run.manifest.program["notes"]
+
+
+CACHE = """
+import torch
+w = torch.rand(2048, 2048, device="cuda", dtype=torch.bfloat16)
+cache = [torch.rand(2048, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(9)]
+for token in range(1200):
+    x = torch.rand(1, 2048, device="cuda", dtype=torch.bfloat16)
+    if token % 2:
+        x = x.relu()
+    for layer in range(9):
+        cache[layer] = torch.cat([cache[layer][-6000:], x])
+        x = (x @ w).tanh()
+    x.argmax().item()
+"""
+
+
+def test_tokens_are_steps_though_a_cache_grows(torch: Any, tmp_path: Path) -> None:
+    ended = profiled(tmp_path, CACHE)
+    assert ended.returncode == 0, ended.stderr
+    run = rooflab.load(tmp_path / "run")
+    kernels = [row for row in run.measurements if row.kernel[0] != "("]
+    by_launches = [row for row in kernels if row.launches == pytest.approx(9)]
+    assert len(by_launches) >= 3 and len(kernels) < 20, [row.kernel for row in kernels]
+    assert all(row.counted_flops is not None for row in by_launches)
+    assert run.manifest.program["steps"] > 50

@@ -28,7 +28,9 @@ OTHER_CLOCK: Final = 0.02
 """A clock that differs by more does not count nanoseconds."""
 
 _MEMCPY, _MEMSET, _KERNEL, _MARKER, _PEER, _CORRELATION = 1, 2, 10, 12, 22, 39
-_KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
+_KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER, _MARKER)
+"""NVTX tells nothing later if nobody listens to its first call; its records are rarely kept."""
+
 _CALLS: Final = (4, 5)
 """Calls of the driver and the runtime, without which launches have no numbers."""
 
@@ -120,6 +122,7 @@ class Activity:
         self._buffers: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
         self._kept: dict[int, list[Any]] = {kind: [] for kind in _LAYOUTS}
         self._kinds: tuple[int, ...] = _KINDS
+        self._keeps_markers = False
         self._free: list[ctypes.Array[ctypes.c_uint8]] = []
         self._bytes = self._dropped = 0
         self._began = (0, 0)
@@ -141,8 +144,8 @@ class Activity:
 
     def resume(self, *, numbers: bool = False) -> None:
         """Record again, after ``stop``."""
-        more = (*_CALLS, _CORRELATION, _MARKER) if numbers else ()
-        self._kinds = (*_KINDS, *more)
+        self._kinds = (*_KINDS, *((*_CALLS, _CORRELATION) if numbers else ()))
+        self._keeps_markers = numbers
         for kind in self._kinds:
             self._do("ActivityEnable", kind)
 
@@ -164,6 +167,11 @@ class Activity:
         if abs(tick - 1) < OTHER_CLOCK:
             tick = 1.0
         return lambda stamp: began + round((stamp - first) * tick)
+
+    @property
+    def kept(self) -> int:
+        """How many records of launches there are that were not taken."""
+        return len(self._kept[_KERNEL])
 
     def flush(self) -> None:
         """Take all records that are complete."""
@@ -234,6 +242,8 @@ class Activity:
             self._free.append(made)  # whose pages are there: a new one takes milliseconds
 
     def _keep(self, kind: int, address: int) -> None:
+        if kind == _MARKER and not self._keeps_markers:
+            return
         record = _LAYOUTS[kind]
         self._bytes += ctypes.sizeof(record)
         if self._bytes > MOST_BYTES:

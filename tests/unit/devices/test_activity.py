@@ -360,7 +360,17 @@ def test_calls_are_not_recorded_unless_they_are_numbered(
     library: Library, records: Activity
 ) -> None:
     enabled = [call[1] for call in library.asked if call[0] == "ActivityEnable"]
-    assert enabled == [MEMCPY, MEMSET, KERNEL, PEER]
+    assert enabled == [MEMCPY, MEMSET, KERNEL, PEER, MARKER]
+
+
+def test_ranges_are_kept_only_if_they_are_asked_for(library: Library, records: Activity) -> None:
+    """They are always listened to: NVTX tells nothing if nobody does at its first call."""
+    library.deliver(Marker2(kind=MARKER, flags=2, threadId=7, id=1, name=b"step"))
+    assert not records._bytes
+    records.stop()
+    records.resume(numbers=True)
+    library.deliver(Marker2(kind=MARKER, flags=2, threadId=7, id=2, name=b"step"))
+    assert records._bytes and records.kept == 0
 
 
 # Names -------------------------------------------------------------------------------------------
@@ -468,7 +478,7 @@ def test_kinds_that_cannot_be_stopped_do_not_keep_others(
     library.fails["ActivityDisable"] = 1
     records.stop()
     stopped = [call[1] for call in library.asked if call[0] == "ActivityDisable"]
-    assert stopped == [MEMCPY, MEMSET, KERNEL, PEER]
+    assert stopped == [MEMCPY, MEMSET, KERNEL, PEER, MARKER]
 
 
 # Waiting for all GPUs ----------------------------------------------------------------------------

@@ -206,3 +206,24 @@ def test_a_range_without_names_says_why(chip: Chip, monkeypatch: pytest.MonkeyPa
     program.steps(60)
     with pytest.raises(UsageError, match=r"no ranges are known$"):
         program.finish()
+
+
+def test_it_goes_on_until_a_step_of_a_program_that_is_ahead_is_done(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    while not Watch.made:
+        program.steps(1)
+    activity = program.recorder._activity
+    chip.launches = []
+    chip.wait((naming.SHORTEST_S + 1.0) * 1e6)
+    program.look()
+    assert activity.kept == 0 and Watch.made[0].inside
+    program.steps(100)
+    assert names(program.finish()) == EXPECTED
+
+
+def test_of_graphs_nothing_is_named(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    for _ in range(100):
+        chip.launch_graph(30_000)
+        program.look()
+    assert not program.finish().notes and not Watch.made

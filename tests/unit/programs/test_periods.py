@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -126,6 +127,27 @@ def test_a_step_has_whole_graphs() -> None:
     period = period_of(graphs, places(graphs))
     assert period and period.length == 6 and len(period.steps) == 19
     assert {graphs[step.start].order for step in period.steps} == set(range(1, 20))
+
+
+def test_few_growing_grids_of_a_long_step_are_one_group() -> None:
+    """So few that the steps are alike enough without it."""
+    names = ["embed", *("mm", "norm") * 30, "append", "head"]
+    launches = [
+        launch(name, 10, 12 * i, grid=(token if name == "append" else 4, 1, 1), order=i + 1)
+        for i, (token, name) in enumerate((token, name) for token in range(20) for name in names)
+    ]
+    found, period = steps_of(launches, places(launches))
+    assert period and len(period.steps) == 19
+    assert {one.grid for one in period.launches(found) if one.kernel == "append"} == {NOWHERE}
+
+
+def test_one_step_with_another_grid_changes_no_group() -> None:
+    names = ["embed", *("mm", "norm") * 30, "append", "head"] * 20
+    launches = in_order(names, us=10)
+    odd = names.index("append")
+    launches[odd] = replace(launches[odd], grid=(99, 1, 1))
+    found, period = steps_of(launches, places(launches))
+    assert period and len(period.steps) == 19 and found == launches
 
 
 def test_exact_steps_keep_their_grids() -> None:
