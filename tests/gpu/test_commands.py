@@ -10,6 +10,7 @@ from typing import Any
 
 import numba_here
 import pytest
+import ranked
 from documents import commands
 
 from rooflab import engine
@@ -20,6 +21,7 @@ from rooflab.worker.messages import Job
 
 pytestmark = pytest.mark.gpu
 
+DATA = Path(__file__).resolve().parents[1] / "data"
 RUNS = ("RUN", "ONE", "OTHER", "BASE", "NEW", "GPU")
 SMALL = {"512:4096:x2": "512", "4096x14336x4096": "512x256x128", "8192x32768": "512x1024"}
 BRIEF = ("--max-time", "2", "--rounds", "3")
@@ -51,6 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in RUNS:
             shutil.copytree(gpu, f"results/{name}")
         shutil.copytree(cpu, "results/CPU")
+        programs()
         shutil.copytree(gpu, "BASE")
         shutil.copytree(gpu, "NEW")
         source = (kernels_dir() / "gemm" / "03_tiled.cu").read_text()
@@ -58,6 +61,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         examples = Path(__file__).resolve().parents[2] / "examples"
         shutil.copytree(examples, "examples")
         yield folder
+
+
+def programs() -> None:
+    """Runs of a program: of one process, twice, and of two ranks."""
+    run(["profile", "--out", "results/PROGRAM", str(DATA / "programs" / "torch.json")])
+    shutil.copytree("results/PROGRAM", "results/X")
+    assert all(code == 0 for code, *_ in ranked.ranks(ranked.STEPS, out="results/RANKS"))
 
 
 def begins_soon(patch: pytest.MonkeyPatch) -> None:

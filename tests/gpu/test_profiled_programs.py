@@ -200,15 +200,19 @@ def test_an_nvtx_range_of_a_script_that_is_ahead_of_the_device(tmp_path: Path) -
     run = rooflab.load(tmp_path / "run")
     kernels = [row for row in run.measurements if row.kernel[0] != "("]
     assert sum(row.launches for row in kernels) in (2, 3)
-    assert all((row.tensor_flops or 0) == 0 and row.counted_flops is not None for row in kernels)
+    assert all(row.counted_flops is not None for row in kernels)
+    assert not any(row.tensor_flops for row in kernels)
     assert run.manifest.program["steps"] > 50 and not run.manifest.program["notes"]
 
 
 CACHE = """
-import torch
+import time, torch
 w = torch.rand(2048, 2048, device="cuda", dtype=torch.bfloat16)
 cache = [torch.rand(2048, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(9)]
-for token in range(1200):
+token, end = 0, time.time() + 10
+while time.time() < end:
+    token += 1
+    time.sleep(0.003)
     x = torch.rand(1, 2048, device="cuda", dtype=torch.bfloat16)
     if token % 2:
         x = x.relu()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from time import perf_counter_ns
@@ -28,9 +28,7 @@ OTHER_CLOCK: Final = 0.02
 """A clock that differs by more does not count nanoseconds."""
 
 _MEMCPY, _MEMSET, _KERNEL, _MARKER, _PEER, _CORRELATION = 1, 2, 10, 12, 22, 39
-_KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER, _MARKER)
-"""NVTX tells nothing later if nobody listens to its first call; its records are rarely kept."""
-
+_KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
 _CALLS: Final = (4, 5)
 """Calls of the driver and the runtime, without which launches have no numbers."""
 
@@ -122,7 +120,7 @@ class Activity:
         self._buffers: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
         self._kept: dict[int, list[Any]] = {kind: [] for kind in _LAYOUTS}
         self._kinds: tuple[int, ...] = _KINDS
-        self._keeps_markers = False
+        self._numbered = False
         self._free: list[ctypes.Array[ctypes.c_uint8]] = []
         self._bytes = self._dropped = 0
         self._began = (0, 0)
@@ -133,7 +131,7 @@ class Activity:
     def start(self, *, numbers: bool = False) -> None:
         """``numbers``: whether launches get those of ``push``, and NVTX ranges are recorded.
 
-        That costs time in each call.
+        That costs time in each call. Then only what is launched from now on is recorded.
 
         Raises ``UnavailableError`` without a GPU, ``KernelError`` if CUPTI refuses.
         """
@@ -144,8 +142,8 @@ class Activity:
 
     def resume(self, *, numbers: bool = False) -> None:
         """Record again, after ``stop``."""
-        self._kinds = (*_KINDS, *((*_CALLS, _CORRELATION) if numbers else ()))
-        self._keeps_markers = numbers
+        self._kinds = (*_KINDS, *((*_CALLS, _CORRELATION, _MARKER) if numbers else ()))
+        self._numbered = numbers
         for kind in self._kinds:
             self._do("ActivityEnable", kind)
 
@@ -170,8 +168,9 @@ class Activity:
 
     @property
     def kept(self) -> int:
-        """How many records of launches there are that were not taken."""
-        return len(self._kept[_KERNEL])
+        """How many launches that were called since then have records that were not taken."""
+        called = {one.correlation for kind in _CALLS for one in self._kept[kind]}
+        return sum(one.correlation in called for one in self._kept[_KERNEL])
 
     def flush(self) -> None:
         """Take all records that are complete."""
@@ -204,8 +203,11 @@ class Activity:
         complete = (one for one in kept[_KERNEL] if one.end)
         kernels = sorted(complete, key=lambda one: (one.correlation, one.start))
         ns = self._clock()
+        calls = _calls(kept, ns)
+        if self._numbered:
+            kernels = [one for one in kernels if one.correlation in calls]
         markers = (Marker(m.flags, m.id, m.thread, ns(m.at), m.text) for m in kept[_MARKER])
-        phases = phases_of(_calls(kept[4] + kept[5], ns), ranges_of(markers))
+        phases = phases_of(calls, ranges_of(markers))
         copies = [_copy(_COPIES.get(one.kind, "d2d"), one, ns) for one in kept[_MEMCPY]]
         copies += [_copy("memset", one, ns) for one in kept[_MEMSET]]
         copies += [_copy("peer", one, ns) for one in kept[_PEER]]
@@ -242,8 +244,6 @@ class Activity:
             self._free.append(made)  # whose pages are there: a new one takes milliseconds
 
     def _keep(self, kind: int, address: int) -> None:
-        if kind == _MARKER and not self._keeps_markers:
-            return
         record = _LAYOUTS[kind]
         self._bytes += ctypes.sizeof(record)
         if self._bytes > MOST_BYTES:
@@ -294,9 +294,9 @@ def _wait(driver: Any, device: int) -> None:
         driver.cuDevicePrimaryCtxRelease_v2(device)
 
 
-def _calls(found: list[Any], ns: Callable[[int], int]) -> dict[int, Call]:
+def _calls(kept: Mapping[int, list[Any]], ns: Callable[[int], int]) -> dict[int, Call]:
     """By correlation; the runtime's call begins before the driver's that it makes."""
-    ordered = sorted(found, key=lambda one: -one.start)
+    ordered = sorted((one for kind in _CALLS for one in kept[kind]), key=lambda one: -one.start)
     return {one.correlation: Call(one.thread, ns(one.start)) for one in ordered}
 
 
