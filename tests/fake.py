@@ -687,7 +687,10 @@ KERNELS = Registry(
         ),
         *(
             exact("fast", 0.8, workload=name)
-            for name in ("triad", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter")
+            for name in (
+                *("triad", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
+                "attention",
+            )
         ),
     ]
 )

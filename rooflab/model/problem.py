@@ -56,6 +56,9 @@ H2D: Final = "h2d"
 D2H: Final = "d2h"
 PEER: Final = "peer"
 
+SFU: Final = "sfu"
+"""The special-function unit: exponentials, reciprocals and roots."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -465,6 +468,11 @@ class Problem(ABC):
     def moves(self) -> bool:
         """Whether outputs are inputs, bit by bit: ``reference`` then also works on bits."""
         return False
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """Operations that units other than those of ``flops`` must do, such as ``SFU``."""
+        return {}
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Expected size of an output element, from the root mean square of each input.

@@ -141,8 +141,15 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         for batch, m, n in ((1, 1, 1), (1, 9, 1), (2, 1, 7), (5, 37, 13))
     ],
     **{name: list(MATRICES) for name in ("fft", "spectrum", "filter")},
+    "attention": [
+        {"queries": n, "keys": m, "heads": h, "kv_heads": kv, "head_size": d, "causal": causal}
+        for n, m, h, kv, d, causal in (
+            *((1, 1, 1, 1, 1, "off"), (1, 1, 2, 2, 64, "on"), (3, 40, 9, 3, 5, "off")),
+            *((16, 1000, 8, 8, 128, "on"), (200, 200, 9, 9, 16, "on")),
+        )
+    ],
 }
-PRODUCTS = ("gemm", "gemv", "spectrum")
+PRODUCTS = ("gemm", "gemv", "spectrum", "attention")
 INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
 """Workloads that are defined for integers."""
 
@@ -232,6 +239,8 @@ def room(problem: Problem) -> int:
     """How many parts may differ."""
     if problem.workload == "sum":
         return 1
+    if problem.workload == "attention":
+        return problem.extents["batch"] * problem.extents["kv_heads"]
     extent = {"gemm": "m", "add": "columns", "copy": "columns", "triad": "columns"}
     return problem.extents[extent.get(problem.workload, next(iter(problem.extents)))]
 
@@ -349,6 +358,38 @@ def scaled_by_the_largest(problem: Problem, x: Mapping[str, Any]) -> Any:
     return problem.reference(np, {"x": x["x"] / largest})["y"] * largest  # type: ignore[arg-type]
 
 
+def attending(problem: Problem, x: Mapping[str, Any], late: int = 0, shift: bool = True) -> Any:
+    """Attention with each query ``late`` keys further, with or without the largest score."""
+    q, k, v = x["q"], x["k"], x["v"]
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
+    scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
+    if problem.settings["causal"] == "on":
+        last = np.arange(q.shape[2]) + k.shape[2] - q.shape[2] + late
+        scores[..., np.arange(k.shape[2]) > last[:, None]] = -np.inf
+    scores = scores - shift * scores.max(axis=-1, keepdims=True)
+    weights = np.exp(single(scores))
+    return weights / weights.sum(axis=-1, keepdims=True) @ v
+
+
+def without_largest(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, x, shift=False)
+
+
+def one_key_further(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, x, late=1)
+
+
+def without_the_first_key(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, {**x, "k": x["k"][:, :, 1:], "v": x["v"][:, :, 1:]})
+
+
+def values_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, {**x, "v": half(x["v"])})
+
+
+MANY = {"queries": 4, "keys": 50_000, "heads": 8, "head_size": 16}
+
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "softmax": ("softmax", "fp32", {"rows": 40, "columns": 70}, without_maximum, "rows near -?110"),
     "softmax of one row": (
@@ -402,6 +443,26 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
         *("gemm", "int32", {"m": 60, "n": 50, "k": 64}, product_by_float),
         "rows of A with large numbers",
     ),
+    "without the largest score": (
+        *("attention", "bf16", {"queries": 8, "keys": 40, "causal": "on"}, without_largest),
+        "scores of -?110|a first key that decides|a last key that decides",
+    ),
+    "one key further": (
+        *("attention", "fp16", {"queries": 33, "keys": 40, "causal": "on"}, one_key_further),
+        "first queries|scores of|a last key that decides|large values|a first key",
+    ),
+    "one key further of many": (
+        *("attention", "bf16", {**MANY, "causal": "on"}, one_key_further),
+        "a last key that decides",
+    ),
+    "without the first key": (
+        *("attention", "bf16", MANY, without_the_first_key),
+        "a first key that decides",
+    ),
+    "narrow values": (
+        *("attention", "fp32", {"queries": 4, "keys": 100}, values_in_half),
+        "large values|a first key that decides|a last key that decides|scores of|first queries",
+    ),
     "dark outside": ("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, dark_outside, "ones"),
     "image of zeros": (
         *("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, scaled_by_the_largest),
@@ -425,7 +486,7 @@ def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
         operands[output][...] = encode(np, work(problem, inputs), types[output])
         expected = Expected(DEVICE, operands, seed, 2**30, hard)
         reason = expected.verdict(operands).reason
-        overflows = work is without_maximum and "are NaN" in reason
+        overflows = work in (without_maximum, without_largest) and "are NaN" in reason
         assert overflows or re.match(rf"on .*({title})", reason), reason
         assert any(re.search(title, one.title) for one in hard)
 

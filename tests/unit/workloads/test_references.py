@@ -43,6 +43,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "fft": {"batch": 3, "n": 6},
     "spectrum": {"batch": 2, "n": 5},
     "filter": {"batch": 2, "n": 6, "threshold": -0.25, "cutoff": 0.7},
+    "attention": {
+        **{"queries": 5, "keys": 9, "heads": 4, "kv_heads": 2, "head_size": 8, "batch": 2},
+        "causal": "on",
+    },
     "allreduce": {"elements": 101, "gpus": 3},
     "allgather": {"elements": 101, "gpus": 3},
 }
@@ -106,6 +110,7 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("softmax", "fp16_fp32", 5 * 427, 427 * (2 + 4)),
         ("rmsnorm", "bf16", 4 * 427, 2 * (2 * 427 + 61)),
         ("blur", "fp16", 17 * 105, 2 * 2 * 105),
+        ("attention", "bf16", 4 * 8 * 8 * (5 + 6 + 7 + 8 + 9), 2 * 8 * 2 * (2 * 4 * 5 + 2 * 2 * 9)),
         ("fft", "fp64", 3 * round(5 * 36 * math.log2(36)), 2 * 3 * 36 * 16),
         ("spectrum", "fp32", 2 * (8 * 125 + round(5 * 25 * math.log2(25))), 3 * 2 * 25 * 8),
         ("filter", "fp32", 2 * (round(5 * 36 * math.log2(36)) + 3 * 36), 2 * 2 * 36 * 4),
@@ -151,6 +156,8 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
         return np.array(flat).reshape(a.shape)
     if problem.workload in ("blur", "fft", "spectrum", "filter"):
         return batch_loops(problem, inputs)
+    if problem.workload == "attention":
+        return attention_loops(problem, inputs)
     made = np.empty(inputs["x"].shape)
     for row, out in zip(inputs["x"], made, strict=True):
         if problem.workload == "softmax":
@@ -160,6 +167,21 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
             mean = math.fsum(x * x for x in row) / len(row)
             scale = 1 / math.sqrt(mean + settings["epsilon"])
             out[:] = [w * x * scale for x, w in zip(row, inputs["w"], strict=True)]
+    return made
+
+
+def attention_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Query by query, over the keys that it sees."""
+    q, k, v = inputs["q"], inputs["k"], inputs["v"]
+    made = np.empty(q.shape)
+    group, later = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2]
+    for z, head, i in np.ndindex(*q.shape[:3]):
+        seen = range(later + i + 1 if problem.settings["causal"] == "on" else k.shape[2])
+        scores = [math.fsum(q[z, head, i] * k[z, head // group, j]) for j in seen]
+        weights = [math.exp(score / math.sqrt(q.shape[3])) for score in scores]
+        for c in range(q.shape[3]):
+            values = [w * v[z, head // group, j, c] for j, w in zip(seen, weights, strict=True)]
+            made[z, head, i, c] = math.fsum(values) / math.fsum(weights)
     return made
 
 
