@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
+from math import inf
 from typing import Any, Final
 
 from rooflab.devices.base import Device
@@ -13,6 +15,7 @@ from rooflab.devices.cpu.ceilings import fix_numba_threads
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.registry import register
+from rooflab.workloads.attention import Attention
 from rooflab.workloads.elementwise import Elementwise
 from rooflab.workloads.spectral import COMPLEX, Filter
 
@@ -232,6 +235,58 @@ def numba_sum(device: Device, operands: Operands) -> Launch:
         total(parts, out=y[0, ...], dtype=y.dtype)
 
     launch()
+    return launch
+
+
+# Attention ---------------------------------------------------------------------------------------
+
+SCORES: Final = 2**19
+"""Scores that are computed at once: they stay in the caches of a core."""
+
+
+@numpy_kernel(workload="attention")
+def numpy_attention(device: Device, operands: Operands) -> Launch:
+    """NumPy's BLAS library, and passes over some scores at a time."""
+    problem, (q, k, v, o) = operands.problem, operands.values()
+    assert isinstance(problem, Attention)
+    some = max(1, SCORES // (problem.group * problem.keys))
+
+    def launch() -> None:
+        for z, head in product(range(problem.batch), range(problem.kv_heads)):
+            heads = slice(head * problem.group, (head + 1) * problem.group)
+            for start in range(0, problem.queries, some):
+                rows = slice(start, start + some)
+                given = q[z, heads, rows], k[z, head], v[z, head]
+                o[z, heads, rows] = _attended(device.arrays, problem, *given, start)
+
+    return launch
+
+
+def _attended(numpy: Any, problem: Attention, q: Any, k: Any, v: Any, start: int) -> Any:
+    """What the queries from ``start`` on, of the heads that share keys and values, find."""
+    group, rows, size = q.shape
+    last = numpy.arange(start, start + rows) + problem.keys - problem.queries
+    seen = int(last[-1]) + 1 if problem.masked else problem.keys
+    scores = (q * q.dtype.type(size**-0.5)).reshape(-1, size) @ k[:seen].T
+    if problem.masked:
+        scores.reshape(group, rows, seen)[:, numpy.arange(seen) > last[:, None]] = -inf
+    scores -= scores.max(axis=1, keepdims=True)
+    numpy.exp(scores, out=scores)
+    found = scores @ v[:seen]
+    found /= scores.sum(axis=1, keepdims=True)
+    return found.reshape(q.shape)
+
+
+@numba_kernel("numba", workload="attention")
+def numba_attention(device: Device, operands: Operands) -> Launch:
+    """A query at a time, all threads (Numba)."""
+    problem = operands.problem
+    assert isinstance(problem, Attention)
+    scale = operands.q.dtype.type(problem.head_size**-0.5)
+    attention = _numba("attention", device)[0].attention
+    launch = partial(attention, *operands.values(), scale, problem.masked)
+    element = [array[:1, :1, :1] for array in operands.values()]
+    attention(*element, scale, problem.masked)
     return launch
 
 

@@ -140,6 +140,14 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"batch": 5, "n": 64, "cutoff": 0.0},
         {"batch": 2, "n": 64, "threshold": -2.0, "cutoff": 2.0},
     ],
+    "attention": [
+        {"queries": n, "keys": m, "heads": h, "kv_heads": kv, "head_size": d, "batch": z, **words}
+        for words in ({"causal": "off"}, {"causal": "on"})
+        for n, m, h, kv, d, z in (
+            *((1, 1, 1, 1, 1, 1), (33, 65, 6, 2, 7, 2), (1, 1030, 4, 1, 64, 3)),
+            (130, 130, 2, 2, 96, 1),
+        )
+    ],
 }
 
 
@@ -174,6 +182,19 @@ def test_softmax_of_large_numbers_is_finite(device: CpuDevice) -> None:
         operands["x"][...] *= 1e4
         kernel(name, "softmax").prepare(device, operands)()
         assert verify(device, operands, 0).reason == "", name
+
+
+def test_attention_in_blocks_of_queries_is_right(
+    device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "SCORES", 1000)
+    for causal in ("off", "on"):
+        sizes = {"queries": 37, "keys": 41, "heads": 6, "kv_heads": 2, "head_size": 24}
+        problem = build("attention", "fp64", {**sizes, "batch": 2, "causal": causal})
+        operands = allocate(device, problem, 0)
+        poison(operands)
+        kernel("numpy", "attention").prepare(device, operands)()
+        assert verify(device, operands, 0).reason == ""
 
 
 # Registration ------------------------------------------------------------------------------------
