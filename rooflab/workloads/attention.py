@@ -177,6 +177,16 @@ class Attention(Problem):
             largest = higher
         return {"o": (found / total).reshape(batch, heads, queries, size)}
 
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """Heads of keys, and the queries that share one of them: they follow each other in Q."""
+        return (self.batch * self.kv_heads, self.group * self.queries)
+
+    @property
+    def macros(self) -> dict[str, int | str]:
+        """Whether queries are causal, and the size of a head, which decides about registers."""
+        return {"ROOFLAB_CAUSAL": int(self.masked), "ROOFLAB_HEAD_SIZE": self.head_size}
+
     # Verification.
 
     def _piece(self, batch: slice, kv_heads: slice, queries: slice) -> Piece:
