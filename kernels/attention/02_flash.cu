@@ -46,6 +46,7 @@ the limit: nothing splits the keys of one head.
 */
 
 #include "attention.cuh"
+#include "dynamic_shared.cuh"
 
 constexpr int SIDE = 16;
 constexpr int ROW_COUNT = ROWS / SIDE, KEY_COUNT = KEYS / SIDE;  // of a thread
@@ -66,10 +67,9 @@ __device__ inline void load(Input* tile, const Input* from, int height, int pres
 extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
 flash(int batch, int heads, int kv_heads, int queries, int keys, int head_size, const Input* Q,
       const Input* K, const Input* V, Output* O) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    Input* asked = reinterpret_cast<Input*>(shared);                              // [ROWS][STRIDE]
-    Input* tile = asked + ROWS * STRIDE;                                          // [KEYS][STRIDE]
-    Accumulate* weights = reinterpret_cast<Accumulate*>(tile + KEYS * STRIDE);    // [ROWS][KEYS + 1]
+    Input* asked = reinterpret_cast<Input*>(dynamic_shared_memory());           // [ROWS][STRIDE]
+    Input* tile = asked + ROWS * STRIDE;                                        // [KEYS][STRIDE]
+    Accumulate* weights = reinterpret_cast<Accumulate*>(tile + KEYS * STRIDE);  // [ROWS][KEYS + 1]
 
     const Tile of(heads, kv_heads, queries, keys, ROWS);
     const int x = threadIdx.x, y = threadIdx.y;

@@ -62,3 +62,14 @@ struct Warp {
 };
 inline thread_local Warp* warp;
 inline void __syncwarp() { pthread_barrier_wait(&warp->barrier); }
+
+// What the lane with another number has. All 32 lanes must ask.
+template <class Number>
+inline Number __shfl_xor_sync(unsigned, Number value, int distance) {
+    const int lane = (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+    std::memcpy(&warp->addresses[lane], &value, sizeof(value));
+    __syncwarp();
+    std::memcpy(&value, &warp->addresses[lane ^ distance], sizeof(value));
+    __syncwarp();
+    return value;
+}
