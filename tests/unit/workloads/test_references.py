@@ -44,7 +44,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "spectrum": {"batch": 2, "n": 5},
     "filter": {"batch": 2, "n": 6, "threshold": -0.25, "cutoff": 0.7},
     "attention": {
-        **{"queries": 5, "keys": 9, "heads": 4, "kv_heads": 2, "head_size": 8, "batch": 2},
+        "queries": 5,
+        "keys": 9,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": 8,
+        "batch": 2,
         "causal": "on",
     },
     "allreduce": {"elements": 101, "gpus": 3},
