@@ -224,8 +224,9 @@ class Attention(Problem):
         for box in boxes(extents, max(1, most)):
             starts = {max(first, self.queries - RUN), first}
             starts |= {max(first, self._run(draw).start) for _ in range(RUNS - 2)}
+            z, heads = _whole(box, extents)
             for start in sorted(starts):
-                yield self._piece(*_whole(box, extents), self._run(draw, start))
+                yield self._piece(z, heads, self._run(draw, start))
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Scores that overflow or vanish without their maximum, and one key that decides.
