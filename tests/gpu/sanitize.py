@@ -33,13 +33,13 @@ MATRICES = ((1, 1), (7, 127), (129, 65), (3, 4099), (5, 1024), (2, 32768))
 IMAGES = ((1, 1, 1), (2, 1, 33), (2, 33, 1), (3, 37, 130), (2, 65, 256))
 SQUARES = ((1, 1), (3, 2), (3, 31), (5, 64), (2, 100))
 VECTORS = (1, 129, 4099, 65536)
+OF_ATTENTION = ("queries", "keys", "heads", "kv_heads", "head_size", "batch")
 ATTENTION = (
     (1, 1, 1, 1, 1, 1),
     (7, 127, 6, 2, 33, 2),
     (70, 70, 2, 2, 64, 1),
     (16, 999, 8, 2, 128, 1),
 )
-"""Queries, keys, heads, heads of keys, size of a head, batch."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
@@ -81,8 +81,7 @@ def problems(workload: str, precision: str) -> list[Problem]:
     if workload in ("fft", "spectrum", "filter"):
         return [build(workload, precision, {"batch": z, "n": n}) for z, n in SQUARES]
     if workload == "attention":
-        names = ("queries", "keys", "heads", "kv_heads", "head_size", "batch")
-        shapes = [dict(zip(names, one, strict=True)) for one in ATTENTION]
+        shapes = [dict(zip(OF_ATTENTION, one, strict=True)) for one in ATTENTION]
         settings = ("off", "on")
         return [build(workload, precision, {**s, "causal": c}) for s in shapes for c in settings]
     name = "elements" if workload == "sum" else "columns"

@@ -55,7 +55,7 @@ IMAGES = (
     *((1, 100, 256), (3, 33, 1024)),  # rows are multiples of 16 bytes
 )
 SQUARES = ((1, 1), (1, 2), (3, 7), (129, 16), (2, 31), (5, 64), (3, 127), (2, 512), (1, 1000))
-# Queries, keys, heads, heads of keys, size of a head, batch.
+OF_ATTENTION = ("queries", "keys", "heads", "kv_heads", "head_size", "batch")
 ATTENTION = (
     *((1, 1, 1, 1, 1, 1), (7, 127, 6, 2, 33, 2), (130, 130, 4, 4, 64, 1), (100, 1000, 8, 1, 96, 2)),
     *((1, 4099, 32, 8, 128, 3), (16, 8192, 8, 2, 128, 1), (333, 500, 6, 3, 256, 1)),
@@ -95,9 +95,8 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
         for batch, n in SQUARES:
             yield {"batch": batch, "n": n}
     elif workload == "attention":
-        names = ("queries", "keys", "heads", "kv_heads", "head_size", "batch")
         for one in ATTENTION:
-            yield dict(zip(names, one, strict=True))
+            yield dict(zip(OF_ATTENTION, one, strict=True))
     else:
         (name,) = find(workload).sizes
         for count in VECTORS:
