@@ -38,7 +38,7 @@ constexpr int COUNT = (HEAD_SIZE + WARP - 1) / WARP;  // numbers of a lane
 
 __device__ inline bool inside(int column) { return HEAD_SIZE % WARP == 0 || column < HEAD_SIZE; }
 
-extern "C" __global__ void __launch_bounds__(WARP * WARPS)
+extern "C" __global__ void __launch_bounds__(WARP * WARPS, 1)
 naive(int batch, int heads, int kv_heads, int queries, int keys, int head_size, const Input* Q,
       const Input* K, const Input* V, Output* O) {
     const Tile tile(heads, kv_heads, queries, keys, WARPS);

@@ -64,7 +64,7 @@ __device__ inline void load(Input* tile, const Input* from, int height, int pres
     }
 }
 
-extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
+extern "C" __global__ void __launch_bounds__(SIDE * SIDE, 1)
 flash(int batch, int heads, int kv_heads, int queries, int keys, int head_size, const Input* Q,
       const Input* K, const Input* V, Output* O) {
     Input* asked = reinterpret_cast<Input*>(dynamic_shared_memory());           // [ROWS][STRIDE]

@@ -75,6 +75,19 @@ __device__ inline unsigned round_to_tf32(unsigned bits) {
     return rounded;
 }
 
+#if defined(ROOFLAB_PRECISION_BF16) || defined(ROOFLAB_PRECISION_FP16)
+// Two numbers, rounded to nearest, in one register: the first in the low half.
+__device__ inline unsigned pack_pair(float low, float high) {
+    unsigned pair;
+#if defined(ROOFLAB_PRECISION_BF16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+    return pair;
+}
+#endif
+
 // Products ------------------------------------------------------------------------------------
 
 // c += a * b, of 16 x 8 sums. Lane l holds, with g = l / 4 and t = l % 4:

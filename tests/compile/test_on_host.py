@@ -265,6 +265,11 @@ ATTENTION = (
 )
 """Queries, keys, heads, heads of keys, their size, whether causal; a batch of two."""
 
+FOR_TENSOR_CORES = (
+    *((1, 1, 1, 1, 16, "on"), (5, 70, 4, 2, 32, "on"), (1, 130, 6, 2, 16, "off")),
+    *((80, 80, 2, 1, 16, "on"), (40, 40, 3, 3, 48, "on"), (3, 90, 1, 1, 144, "off")),
+)
+
 
 def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Sequence[Any]) -> None:
     """Every shape is a program of its own, because the size of a head is a macro."""
@@ -281,7 +286,8 @@ def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Seq
         values = {one.name: random.normal(0, 2, one.shape) for one in given}
         stored = {name: encode(np, value, given[0].type) for name, value in values.items()}
         geometry = file.geometry(problem, choice)
-        numbers = (2, heads, kv_heads, queries, keys, size, geometry.grid[0], *geometry.block)
+        block = (*geometry.block, 1)[:2]
+        numbers = (2, heads, kv_heads, queries, keys, size, geometry.grid[0], *block)
         done = subprocess.run(
             [program, *map(str, (*numbers, geometry.shared_bytes))],
             input=b"".join(array.tobytes() for array in stored.values()),
@@ -312,7 +318,7 @@ class Decoded(dict[str, Any]):
     "which", ["naive", *(pytest.param(f"flash:{i}", marks=pytest.mark.slow) for i in range(5))]
 )
 def test_attention_is_right_and_stays_in_its_arrays(which: str, tmp_path: Path) -> None:
-    attend(which, "fp32", MEMORY, tmp_path, ATTENTION[1:3] if which == "naive" else ATTENTION)
+    attend(which, "fp32", MEMORY, tmp_path, ATTENTION[1:2] if which == "naive" else ATTENTION)
 
 
 @pytest.mark.slow
@@ -321,5 +327,12 @@ def test_attention_in_half_precision_is_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("variant", [0, 2, 3])
+def test_attention_by_tensor_cores_is_right(variant: int, tmp_path: Path) -> None:
+    attend(f"mma:{variant}", "fp16", MEMORY, tmp_path, FOR_TENSOR_CORES)
+
+
+@pytest.mark.slow
 def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
     attend("flash:4", "fp32", "thread", tmp_path, ATTENTION[1:2])
+    attend("mma:2", "fp16", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])

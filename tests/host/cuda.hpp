@@ -59,6 +59,7 @@ inline Number atomicAdd(Number* to, Number value) {  // by one block at a time
 struct Warp {
     pthread_barrier_t barrier;
     std::uintptr_t addresses[32];  // one of each lane
+    unsigned registers[32][6];
 };
 inline thread_local Warp* warp;
 inline void __syncwarp() { pthread_barrier_wait(&warp->barrier); }

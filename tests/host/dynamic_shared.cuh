@@ -1,5 +1,6 @@
 // kernels/include/dynamic_shared.cuh on the CPU.
 #pragma once
 
-inline thread_local unsigned char* dynamic;  // of the thread's block
+#include "async_copy.cuh"
+
 inline unsigned char* dynamic_shared_memory() { return dynamic; }
