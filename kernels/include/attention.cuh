@@ -26,18 +26,19 @@ __device__ inline Accumulate exponent_scale() {
     return static_cast<Accumulate>(1.4426950408889634) / sqrt(static_cast<Accumulate>(HEAD_SIZE));
 }
 
-// The tile of rows of this block, in a grid whose tiles are all along x.
+// The tile of rows of a block, in a grid whose tiles are all along x.
 struct Tile {
     int rows;               // that share keys and values
     int first;              // the tile's first row
     long long first_query;  // the first row of the heads that share, within Q
     long long first_key;    // their first key, within K
 
-    __device__ Tile(int heads, int kv_heads, int queries, int keys, int height) {
+    __device__ Tile(int heads, int kv_heads, int queries, int keys, int height,
+                    unsigned block = blockIdx.x) {
         rows = heads / kv_heads * queries;
         const int tiles = (rows + height - 1) / height;
-        const long long shared = blockIdx.x / tiles;
-        first = blockIdx.x % tiles * height;
+        const long long shared = block / tiles;
+        first = block % tiles * height;
         first_query = shared * rows;
         first_key = shared * keys;
     }

@@ -1,14 +1,9 @@
 // Instructions of warps that multiply on tensor cores: asynchronous copies to shared memory, loads
 // of fragments, and mma.sync (PTX ISA, "Asynchronous copy", "Warp Level Matrix Instructions").
-//
-// Shared memory is addressed by 32-bit numbers. From plain pointers NVRTC computes 64-bit ones.
 #pragma once
 
+#include "shared_address.cuh"
 #include "types.cuh"
-
-__device__ inline unsigned shared_address(const void* pointer) {
-    return unsigned(__cvta_generic_to_shared(pointer));
-}
 
 // Copies to shared memory ---------------------------------------------------------------------
 

@@ -286,10 +286,10 @@ def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Seq
         values = {one.name: random.normal(0, 2, one.shape) for one in given}
         stored = {name: encode(np, value, given[0].type) for name, value in values.items()}
         geometry = file.geometry(problem, choice)
-        block = (*geometry.block, 1)[:2]
+        block, cluster = (*geometry.block, 1)[:2], choice.macros.get("CLUSTER", 1)
         numbers = (2, heads, kv_heads, queries, keys, size, geometry.grid[0], *block)
         done = subprocess.run(
-            [program, *map(str, (*numbers, geometry.shared_bytes))],
+            [program, *map(str, (*numbers, geometry.shared_bytes, cluster))],
             input=b"".join(array.tobytes() for array in stored.values()),
             capture_output=True,
             timeout=HANGS_S,
@@ -327,9 +327,9 @@ def test_attention_in_half_precision_is_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", [0, 2, 3])
-def test_attention_by_tensor_cores_is_right(variant: int, tmp_path: Path) -> None:
-    attend(f"mma:{variant}", "fp16", MEMORY, tmp_path, FOR_TENSOR_CORES)
+@pytest.mark.parametrize("which", ["mma:0", "mma:2", "mma:3", "split:1", "split:3", "split:5"])
+def test_attention_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
+    attend(which, "fp16", "address", tmp_path, FOR_TENSOR_CORES)
 
 
 @pytest.mark.slow

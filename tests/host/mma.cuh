@@ -2,10 +2,8 @@
 // are made when they are waited for.
 #pragma once
 
-#include "async_copy.cuh"
+#include "shared_address.cuh"
 #include "types.cuh"
-
-inline SharedAddress shared_address(const void* pointer) { return address_of(pointer); }
 
 template <int BYTES>
 inline void copy_async(SharedAddress to, const void* from, bool inside) {
