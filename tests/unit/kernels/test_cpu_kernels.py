@@ -24,7 +24,10 @@ from rooflab.workloads.gemm import LAYOUTS
 REGISTRY = discover()
 KERNELS = ["naive", "tiled", "blas"]
 MEMORY = [
-    kernel for kernel in REGISTRY.all() if kernel.device_kind == "cpu" and kernel.workload != "gemm"
+    kernel
+    for kernel in REGISTRY.all()
+    if kernel.device_kind == "cpu" and kernel.workload != "gemm"
+    if kernel.backend != "torch" or not kernel.unavailable(None)
 ]
 
 
