@@ -335,4 +335,5 @@ def test_attention_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
     attend("flash:4", "fp32", "thread", tmp_path, ATTENTION[1:2])
-    attend("mma:2", "fp16", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])
+    for which in ("mma:2", "split:5"):
+        attend(which, "fp16", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])
