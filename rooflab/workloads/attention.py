@@ -42,7 +42,7 @@ PARTS: Final = 32
 """The heads are sampled in so many parts, each at other queries."""
 
 FEW: Final = 64
-"""Causal queries that see less than a part of 1 / FEW of the keys are compared on their own."""
+"""Causal queries that see less than 1 / FEW of the keys are compared on their own."""
 
 MARK: Final = 16.0
 """A number of a key that every format holds exactly."""
@@ -197,9 +197,10 @@ class Attention(Problem):
         of_keys = (batch, kv_heads, slice(0, seen), ALL)
         return Piece({"q": of_queries, "k": of_keys, "v": of_keys, "o": of_queries})
 
-    def _first(self, part: int) -> int:
-        """The first query that sees more than 1 / ``part`` of the keys."""
-        return max(0, self.keys // part - (self.keys - self.queries)) if self.masked else 0
+    @property
+    def _first(self) -> int:
+        """The first query that sees more than 1 / FEW of the keys."""
+        return max(0, self.keys // FEW - (self.keys - self.queries)) if self.masked else 0
 
     def _run(self, draw: random.Random, start: int | None = None) -> slice:
         """Up to RUN neighbouring queries, by default anywhere."""
@@ -212,7 +213,7 @@ class Attention(Problem):
 
         Not those that see few keys: their results are larger, and so are errors. ``hard`` has them.
         """
-        first, extents = self._first(FEW), (self.batch, self.kv_heads)
+        first, extents = self._first, (self.batch, self.kv_heads)
         most = max(1, PIECE_ELEMENTS // (self.group * self.head_size))
         if self.flops <= WHOLE_FLOPS:
             shape = (*extents, self.queries - first)
@@ -234,7 +235,7 @@ class Attention(Problem):
         Each is for the heads that share some keys and values.
         """
         far = FAR[self.precision.accumulate.bytes]
-        few = max(1, self._first(FEW))
+        few = max(1, self._first)
         titles = [f"scores of {far:g}", f"scores of -{far:g}", "scores of 0", "large values"]
         titles += ["a first key that decides", "a last key that decides", "first queries"]
         for title, places in scattered(draw, self.batch * self.kv_heads, titles, 1).items():
