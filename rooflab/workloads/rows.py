@@ -1,4 +1,4 @@
-"""Workloads with a result for each row of a matrix: gemv, softmax and RMS norm."""
+"""Workloads with a result for each row of a matrix: gemv, softmax, RMS norm and layer norm."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Gemv(RowsProblem):
 
 @dataclass(frozen=True, kw_only=True)
 class Normalisation(RowsProblem):
-    """The base of softmax and RMS norm: each element of a row depends on the whole row."""
+    """The base of softmax and norms: each element of a row depends on the whole row."""
 
     sizes: ClassVar = ("rows", "columns")
     stream_extent: ClassVar = "rows"
@@ -224,3 +224,55 @@ class RmsNorm(Normalisation):
         x = inputs["x"]
         mean = (x * x).mean(axis=1, keepdims=True)
         return {"y": inputs["w"] * x / arrays.sqrt(mean + self.epsilon)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(Normalisation):
+    """Ba, Kiros and Hinton, "Layer Normalization", 2016."""
+
+    workload: ClassVar = "layernorm"
+    title: ClassVar = "layer norm of each row"
+    formula: ClassVar = "y = w·(x - mean x) / √(mean((x - mean x)²) + epsilon) + b"
+    work: ClassVar = "7·rows·columns"
+    arguments: ClassVar = ("rows", "columns", "epsilon", "x", "w", "b", "y")
+
+    epsilon: float = setting(1e-5, "keeps rows of equal numbers finite")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The rows, a weight and a bias for each column, the normalised rows."""
+        shape, each = (self.rows, self.columns), (self.columns,)
+        return in_and_out(self.precision, x=shape, w=each, b=each, y=shape)
+
+    @property
+    def flops(self) -> int:
+        """Two sums, difference, square, two multiplications and a bias, one each per element."""
+        return 7 * self.rows * self.columns
+
+    @property
+    def tolerance(self) -> float:
+        """In hard rows the mean is 55 standard deviations, and is itself rounded.
+
+        A mean of the squares, less the square of the mean, is off by thousands of roundings there.
+        """
+        return self.precision.rounding(128)
+
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """A mean that is far from zero, squares that overflow in FP16, and the need of epsilon."""
+        kinds = {
+            "rows of large numbers": (300.0, 0.0, 0.0),
+            "rows with one number": (0.0, 0.0, 9.0),
+            "rows far from zero": (1.0, 32.0, 0.0),
+        }
+        if self.epsilon:
+            kinds["rows of zeros"] = (0.0, 0.0, 0.0)
+            kinds["rows whose squares are below epsilon"] = (sqrt(self.epsilon), 0.0, 0.0)
+        return kinds
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Differences from the mean over the root of their mean square, weighted and shifted."""
+        x = inputs["x"]
+        off = x - x.mean(axis=1, keepdims=True)
+        variance = (off * off).mean(axis=1, keepdims=True)
+        scaled = inputs["w"] * off / arrays.sqrt(variance + self.epsilon)
+        return {"y": scaled + inputs["b"]}

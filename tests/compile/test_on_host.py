@@ -18,11 +18,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake import FakeDevice
 
 from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file import expression
 from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
+from rooflab.measure.buffers import allocate, poison
+from rooflab.measure.verify import Accuracy, verify
 from rooflab.model.encoding import encode
 from rooflab.model.problem import Problem
 from rooflab.workloads import build
@@ -87,7 +90,7 @@ def compiled(
     options = [f"-D{name}={value}" for name, value in macros.items()]
     options += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"]
     command = ["g++", "-std=c++17", "-O1", "-g1", "-pthread", *options, f"-I{includes(folder)}"]
-    main = "main.cpp" if problem.workload == "gemm" else f"{problem.workload}.cpp"
+    main = {"gemm": "main.cpp", "attention": "attention.cpp"}.get(problem.workload, "plain.cpp")
     subprocess.run([*command, HOST / main, "-o", program], check=True)
     return program
 
@@ -337,3 +340,52 @@ def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None
     attend("flash:4", "fp32", "thread", tmp_path, ATTENTION[1:2])
     for which in ("mma:2", "split:5"):
         attend(which, "fp16", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])
+
+
+# Layers ------------------------------------------------------------------------------------------
+
+LAYERS: dict[str, list[dict[str, Any]]] = {
+    "layernorm": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
+    "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],
+    "rope": [{"tokens": 1, "heads": 1, "head_size": 2}, {"tokens": 7, "heads": 3, "batch": 2}],
+}
+
+
+def run_plain(program: Path, file: CudaFile, choice: Configuration, problem: Problem) -> Accuracy:
+    """A launch on random numbers; outputs hold NaN before it."""
+    device = FakeDevice()
+    operands = allocate(device, problem, 1)
+    poison(operands)
+    geometry = file.geometry(problem, choice)
+    given = [
+        operands[name].nbytes if name in operands else getattr(problem, name)
+        for name in problem.argument_names
+    ]
+    grid = (*geometry.grid, 1, 1)[:3]
+    done = subprocess.run(
+        [program, *map(str, (*grid, geometry.block[0], *given))],
+        input=b"".join(operands[one.name].tobytes() for one in problem.operands),
+        capture_output=True,
+        timeout=HANGS_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[:4000]
+    start = 0
+    for one in problem.operands:
+        array, end = operands[one.name], start + one.bytes
+        array[...] = np.frombuffer(done.stdout[start:end], array.dtype).reshape(one.shape)
+        start = end
+    return verify(device, operands, 0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("workload", LAYERS)
+def test_layers_are_right(workload: str, precision: str, tmp_path: Path) -> None:
+    (path,) = (kernels_dir() / workload).glob("01_*.cu")
+    file = read_file(path)
+    choice = file.header.all_variants[0]
+    shapes = LAYERS[workload]
+    program = compiled(file, choice, build(workload, precision, shapes[0]), MEMORY, tmp_path)
+    for shape in shapes:
+        problem = build(workload, precision, shape)
+        assert run_plain(program, file, choice, problem).reason == ""

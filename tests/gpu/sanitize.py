@@ -73,8 +73,10 @@ def problems(workload: str, precision: str) -> list[Problem]:
         ]
     if workload == "gemv":
         return [build(workload, precision, {"m": m, "n": n}) for m, n in MATRICES]
-    if workload in ("softmax", "rmsnorm"):
+    if workload in ("softmax", "rmsnorm", "layernorm"):
         return [build(workload, precision, {"rows": r, "columns": c}) for r, c in MATRICES]
+    if workload == "rope":
+        return [build(workload, precision, {"tokens": n, "heads": h}) for n, h in MATRICES[:3]]
     if workload == "blur":
         names = ("batch", "rows", "columns")
         return [build(workload, precision, dict(zip(names, one, strict=True))) for one in IMAGES]

@@ -80,7 +80,7 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
                 yield {"m": m, "n": n, "k": k, "alpha": alpha, "beta": beta}
         for m, n, k in ((7, 127, 129), (7, 127, 136), (128, 256, 192)):
             yield {"m": m, "n": n, "k": k, "alpha": 0.5, "beta": -2.0, "batch": 3}
-    elif workload in ("gemv", "softmax", "rmsnorm"):
+    elif workload in ("gemv", "softmax", "rmsnorm", "layernorm"):
         names = list(find(workload).sizes)
         for extents in MATRICES:
             yield dict(zip(names, extents, strict=True))
@@ -94,6 +94,9 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
     elif workload in ("fft", "spectrum"):
         for batch, n in SQUARES:
             yield {"batch": batch, "n": n}
+    elif workload == "rope":
+        for tokens, heads, head_size in ((1, 1, 2), (7, 3, 6), (127, 32, 128), (1000, 8, 64)):
+            yield {"tokens": tokens, "heads": heads, "head_size": head_size, "batch": 2}
     elif workload == "attention":
         for one in ATTENTION:
             yield dict(zip(OF_ATTENTION, one, strict=True))

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,11 +39,15 @@ inline float __uint_as_float(unsigned bits) {
     std::memcpy(&number, &bits, sizeof(number));
     return number;
 }
+inline float __int_as_float(int bits) { return __uint_as_float(bits); }
 inline unsigned __float_as_uint(float number) {
     unsigned bits;
     std::memcpy(&bits, &number, sizeof(bits));
     return bits;
 }
+
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 
 using std::max;
 using std::min;

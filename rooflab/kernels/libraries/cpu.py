@@ -178,6 +178,55 @@ def numpy_rmsnorm(device: Device, operands: Operands) -> Launch:
     return launch
 
 
+@numpy_kernel(workload="layernorm")
+def numpy_layernorm(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, w, b, y) = device.arrays, operands.values()
+    epsilon = y.dtype.type(operands.problem.settings["epsilon"])
+
+    def launch() -> None:
+        off = x - x.mean(axis=1, keepdims=True)
+        numpy.multiply(off, off, out=y)
+        scale = numpy.sqrt(y.mean(axis=1, keepdims=True) + epsilon)
+        numpy.divide(off, scale, out=y)
+        numpy.multiply(y, w, out=y)
+        numpy.add(y, b, out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="swiglu")
+def numpy_swiglu(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (gate, up, out) = device.arrays, operands.values()
+
+    def launch() -> None:
+        numpy.negative(gate, out=out)
+        with numpy.errstate(over="ignore"):  # the quotient is zero then
+            numpy.exp(out, out=out)
+        numpy.add(out, 1, out=out)
+        numpy.divide(gate, out, out=out)
+        numpy.multiply(out, up, out=out)
+
+    return launch
+
+
+@numpy_kernel(workload="rope")
+def numpy_rope(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, cos, sin, y) = device.arrays, operands.values()
+    half = x.shape[-1] // 2
+    a, b, first, second = x[..., :half], x[..., half:], y[..., :half], y[..., half:]
+
+    def launch() -> None:
+        numpy.multiply(a, cos, out=first)
+        numpy.subtract(first, b * sin, out=first)
+        numpy.multiply(b, cos, out=second)
+        numpy.add(second, a * sin, out=second)
+
+    return launch
+
+
 @numpy_kernel(workload="blur")
 def numpy_blur(device: Device, operands: Operands) -> Launch:
     """NumPy, a pass for each step."""

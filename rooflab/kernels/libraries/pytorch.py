@@ -1,7 +1,8 @@
-"""Attention by PyTorch's ``scaled_dot_product_attention``, each of its backends a kernel."""
+"""PyTorch's kernels: the backends of its attention, and layers as they are and compiled."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.metadata import version
@@ -134,3 +135,67 @@ _add("cuda", "flash", "FlashAttention-2", "fp16", "bf16", unsupported=_aligned(2
 _add("cuda", "math", "a kernel for each step", "fp64", "fp32", "fp16", "bf16")
 _add("cpu", "flash", "in blocks", "fp64", "fp32")
 _add("cpu", "math", "a pass for each step", "fp64", "fp32")
+
+
+# Other layers ------------------------------------------------------------------------------------
+
+
+def _layernorm(torch: Any, problem: Any, x: Any, w: Any, b: Any, y: Any) -> None:
+    y.copy_(torch.nn.functional.layer_norm(x, (problem.columns,), w, b, problem.epsilon))
+
+
+def _swiglu(torch: Any, problem: Any, gate: Any, up: Any, out: Any) -> None:
+    out.copy_(torch.nn.functional.silu(gate) * up)
+
+
+def _rope(torch: Any, problem: Any, x: Any, cos: Any, sin: Any, y: Any) -> None:
+    first, second = x.chunk(2, dim=-1)
+    y[..., : problem.half] = first * cos - second * sin
+    y[..., problem.half :] = second * cos + first * sin
+
+
+LAYERS: Final[dict[str, Callable[..., None]]] = {
+    "layernorm": _layernorm,
+    "swiglu": _swiglu,
+    "rope": _rope,
+}
+"""What PyTorch does for a workload, by its name."""
+
+
+def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
+    """A layer with a copy of its result, which ``torch.compile`` makes a part of the kernel."""
+    import torch
+
+    problem = operands.problem
+    bits = problem.precision.name == "bf16"
+    work = partial(LAYERS[problem.workload], torch, problem)
+    work = torch.compile(work, dynamic=False) if compiled else work
+    tensors, queue = [_tensor(array, bits) for array in operands.values()], _queue(torch, device)
+
+    def call() -> None:
+        with queue, torch.no_grad():
+            work(*tensors)
+
+    told = f"PyTorch's {problem.workload}"
+    launch = guarded(call, RuntimeError, told, alive=operands)
+    if compiled:
+        launch()
+    return launch
+
+
+def _add_layer(workload: str) -> None:
+    facts = {"workload": workload, "backend": "torch", "library": True}
+    facts |= {"compiler": _version, "fingerprint": _version}
+    on_gpus = {"device_kind": "cuda", "unavailable": without_torch_on_a_gpu}
+    on_gpus["precisions"] = ("fp64", "fp32", "fp16", "bf16")
+    title = "PyTorch, and a copy of the result"
+    register("torch", title=title, **facts, **on_gpus)(partial(layer, False))
+    title = "PyTorch, compiled by torch.compile"
+    register("torch_compiled", title=title, **facts, **on_gpus)(partial(layer, True))
+    title, precisions = "PyTorch, and a copy of the result", ("fp64", "fp32")
+    here = {"device_kind": "cpu", "unavailable": without_torch, "precisions": precisions}
+    register("torch", title=title, **facts, **here)(partial(layer, False))
+
+
+for _workload in LAYERS:
+    _add_layer(_workload)

@@ -127,6 +127,12 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "gemv": [{"m": 1, "n": 1}, {"m": 65, "n": 257}, {"m": 257, "n": 3}],
     "softmax": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
     "rmsnorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
+    "layernorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
+    "swiglu": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
+    "rope": [
+        {"tokens": 1, "heads": 1, "head_size": 2},
+        {"tokens": 37, "heads": 3, "head_size": 6, "batch": 2},
+    ],
     "blur": [
         {"rows": 1, "columns": 1},
         {"rows": 1, "columns": 33},

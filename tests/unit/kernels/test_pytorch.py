@@ -1,4 +1,4 @@
-"""PyTorch's kernels on a stand-in that attends as PyTorch documents it."""
+"""PyTorch's kernels on a stand-in that does what PyTorch documents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from rooflab.model.problem import Problem
 from rooflab.workloads import build
 
 KERNELS = [one for one in discover().all() if one.backend == "torch"]
-ON_GPUS = [one for one in KERNELS if one.device_kind == "cuda"]
+ALL_ON_GPUS = [one for one in KERNELS if one.device_kind == "cuda"]
+ON_GPUS = [one for one in ALL_ON_GPUS if one.workload == "attention"]
+LAYERS = [one for one in ALL_ON_GPUS if one.workload != "attention"]
 
 
 class Tensor:
@@ -45,6 +47,19 @@ class Tensor:
     def copy_(self, numbers: Any) -> None:
         self.array[...] = encode(np, numbers, BF16) if self.bits else numbers
 
+    __array_ufunc__ = None  # numbers times a tensor are numbers
+
+    def __mul__(self, other: Any) -> Any:
+        return self.numbers * getattr(other, "numbers", other)
+
+    __rmul__ = __mul__
+
+    def __setitem__(self, index: Any, numbers: Any) -> None:
+        Tensor(self.array[index], self.bits).copy_(numbers)
+
+    def chunk(self, count: int, dim: int) -> list[Tensor]:
+        return [Tensor(part, self.bits) for part in np.split(self.array, count, dim)]
+
     def tril(self, diagonal: int) -> Tensor:
         return Tensor(np.tril(self.array, diagonal))
 
@@ -55,6 +70,7 @@ class Torch:
     def __init__(self) -> None:
         self.stream = ""
         self.backend = ""
+        self.compiled = 0
         self.masks: list[str] = []
 
     def attend(
@@ -77,16 +93,41 @@ class Torch:
         weights = np.exp(np.where(seen, scores, -np.inf))
         return weights / weights.sum(axis=-1, keepdims=True) @ values
 
-    @contextmanager
-    def on(self, stream: str) -> Iterator[None]:
-        self.stream = stream
-        yield
-        self.stream = ""
+    def layer_norm(self, x: Any, shape: Any, w: Any, b: Any, epsilon: float) -> Any:
+        assert self.stream == "rooflab's" and shape == w.numbers.shape
+        off = x.numbers - x.numbers.mean(axis=1, keepdims=True)
+        variance = (off**2).mean(axis=1, keepdims=True)
+        return off / np.sqrt(variance + epsilon) * w.numbers + b.numbers
+
+    def silu(self, x: Any) -> Any:
+        assert self.stream == "rooflab's"
+        return x.numbers / (1 + np.exp(-x.numbers))
+
+    def compile(self, function: Any, dynamic: bool) -> Any:
+        assert not dynamic
+        self.compiled += 1
+        return function
+
+    def on(self, stream: str) -> Queue:
+        return Queue(self, stream)
 
     @contextmanager
     def choose(self, backend: str) -> Iterator[None]:
         self.backend = backend
         yield
+
+
+class Queue:
+    """The context of a stream, which may be entered again."""
+
+    def __init__(self, torch: Torch, stream: str) -> None:
+        self.torch, self.stream = torch, stream
+
+    def __enter__(self) -> None:
+        self.torch.stream = self.stream
+
+    def __exit__(self, *_: object) -> None:
+        self.torch.stream = ""
 
 
 @pytest.fixture
@@ -97,7 +138,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     cuda = SimpleNamespace(
         is_available=lambda: True, ExternalStream=lambda ptr: f"rooflab's{ptr}", stream=here.on
     )
-    functional = SimpleNamespace(scaled_dot_product_attention=here.attend)
+    functional = SimpleNamespace(
+        scaled_dot_product_attention=here.attend, layer_norm=here.layer_norm, silu=here.silu
+    )
     vars(bias).update(causal_lower_right=lambda queries, keys: (queries, keys))
     names = {name: name for name in pytorch.BACKENDS.values()}
     vars(attention).update(SDPBackend=SimpleNamespace(**names), sdpa_kernel=here.choose, bias=bias)
@@ -107,6 +150,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         bool=bool,
         ones=lambda *shape, dtype, device: Tensor(np.ones(shape, dtype)),
         no_grad=nullcontext,
+        compile=here.compile,
         cuda=cuda,
         nn=SimpleNamespace(functional=functional, attention=attention),
     )
@@ -161,6 +205,21 @@ def test_every_backend_is_asked_for_the_same(
     assert set(torch.masks) <= masks
     if masks == {"tuple", "Tensor"}:
         assert torch.masks[0] == ("tuple" if one.name == "torch_flash" else "Tensor")
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "layernorm": {"rows": 5, "columns": 12, "epsilon": 0.01},
+    "swiglu": {"columns": 33},
+    "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},
+}
+
+
+@pytest.mark.parametrize("one", LAYERS, ids=lambda one: one.id)
+def test_every_layer_is_what_its_workload_says(torch: Torch, one: Kernel) -> None:
+    for precision in one.precisions:
+        operands = launched(one, build(one.workload, precision, SHAPES[one.workload]))
+        assert verify(fake.FakeDevice(), operands, 0).reason == ""
+    assert torch.compiled == ("compiled" in one.name) * len(one.precisions)
 
 
 def test_what_tensor_core_kernels_cannot_take_is_told() -> None:

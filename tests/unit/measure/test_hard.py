@@ -135,7 +135,12 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "gemv": [{"m": 1, "n": 1}, {"m": 1, "n": 1000}, {"m": 129, "n": 1}, {"m": 37, "n": 513}],
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
-    **{name: list(ROWS) for name in ("softmax", "rmsnorm")},
+    **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm")},
+    "swiglu": list(VECTORS),
+    "rope": [
+        {"tokens": n, "heads": h, "head_size": d, "batch": z}
+        for n, h, d, z in ((1, 1, 2, 1), (3, 2, 10, 2), (70, 8, 64, 1))
+    ],
     "blur": [
         {"batch": batch, "rows": m, "columns": n}
         for batch, m, n in ((1, 1, 1), (1, 9, 1), (2, 1, 7), (5, 37, 13))
@@ -242,6 +247,7 @@ def room(problem: Problem) -> int:
     if problem.workload == "attention":
         return problem.extents["batch"] * problem.extents["kv_heads"]
     extent = {"gemm": "m", "add": "columns", "copy": "columns", "triad": "columns"}
+    extent["swiglu"] = "columns"
     return problem.extents[extent.get(problem.workload, next(iter(problem.extents)))]
 
 
@@ -283,6 +289,19 @@ def epsilon_outside(problem: Any, x: Mapping[str, Any]) -> Any:
 def half_squares(problem: Any, x: Mapping[str, Any]) -> Any:
     squares = half(half(x["x"]) ** 2)
     return x["w"] * x["x"] / np.sqrt(squares.mean(axis=1, keepdims=True) + problem.epsilon)
+
+
+def one_pass(problem: Any, x: Mapping[str, Any]) -> Any:
+    """The mean of the squares, less the square of the mean, in single precision."""
+    rows = single(x["x"])
+    mean = rows.mean(axis=1, keepdims=True)
+    variance = (rows * rows).mean(axis=1, keepdims=True) - mean * mean
+    return x["w"] * (rows - mean) / np.sqrt(variance + problem.epsilon) + x["b"]
+
+
+def of_large_exponentials(problem: Problem, x: Mapping[str, Any]) -> Any:
+    powers = np.exp(x["gate"].astype(problem.precision.accumulate.storage))
+    return x["gate"] * powers / (1 + powers) * x["up"]
 
 
 def one_accumulator(problem: Problem, x: Mapping[str, Any]) -> Any:
@@ -411,6 +430,14 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "narrow squares": (
         *("rmsnorm", "fp16", {"rows": 40, "columns": 70}, half_squares),
         "rows of large numbers|rows whose squares are below epsilon",
+    ),
+    "one pass": (
+        *("layernorm", "fp32", {"rows": 40, "columns": 70}, one_pass),
+        "rows far from zero",
+    ),
+    "large exponentials": (
+        *("swiglu", "fp32", {"columns": 70}, of_large_exponentials),
+        "gates far above zero",
     ),
     "one accumulator": ("sum", "fp32", {"elements": 2**22}, one_accumulator, "positive numbers"),
     "the last": ("sum", "fp32", {"elements": 1001}, without_the_last, "positive numbers"),

@@ -39,6 +39,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "sum": {"elements": 1001},
     "softmax": {"rows": 7, "columns": 61},
     "rmsnorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
+    "layernorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
+    "swiglu": {"rows": 3, "columns": 41, "batch": 2},
+    "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
     "blur": {"batch": 3, "rows": 5, "columns": 7},
     "fft": {"batch": 3, "n": 6},
     "spectrum": {"batch": 2, "n": 5},
@@ -114,6 +117,9 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("sum", "int64", 1001, 8 * 1002),
         ("softmax", "fp16_fp32", 5 * 427, 427 * (2 + 4)),
         ("rmsnorm", "bf16", 4 * 427, 2 * (2 * 427 + 61)),
+        ("layernorm", "bf16", 7 * 427, 2 * (2 * 427 + 2 * 61)),
+        ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
+        ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
         ("blur", "fp16", 17 * 105, 2 * 2 * 105),
         ("attention", "bf16", 4 * 8 * 8 * (5 + 6 + 7 + 8 + 9), 2 * 8 * 2 * (2 * 4 * 5 + 2 * 2 * 9)),
         ("fft", "fp64", 3 * round(5 * 36 * math.log2(36)), 2 * 3 * 36 * 16),
@@ -163,15 +169,44 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
         return batch_loops(problem, inputs)
     if problem.workload == "attention":
         return attention_loops(problem, inputs)
+    if problem.workload in ("swiglu", "rope"):
+        return layer_loops(problem, inputs)
+    return row_loops(problem, inputs)
+
+
+def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Row by row."""
+    settings: Any = problem.settings
     made = np.empty(inputs["x"].shape)
     for row, out in zip(inputs["x"], made, strict=True):
         if problem.workload == "softmax":
             powers = [math.exp(x) for x in row]
             out[:] = [power / math.fsum(powers) for power in powers]
+        elif problem.workload == "layernorm":
+            mean = math.fsum(row) / len(row)
+            variance = math.fsum((x - mean) ** 2 for x in row) / len(row)
+            scale = 1 / math.sqrt(variance + settings["epsilon"])
+            each = zip(row, inputs["w"], inputs["b"], strict=True)
+            out[:] = [w * (x - mean) * scale + b for x, w, b in each]
         else:
             mean = math.fsum(x * x for x in row) / len(row)
             scale = 1 / math.sqrt(mean + settings["epsilon"])
             out[:] = [w * x * scale for x, w in zip(row, inputs["w"], strict=True)]
+    return made
+
+
+def layer_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Element by element, or turned as complex numbers."""
+    if problem.workload == "swiglu":
+        pairs = zip(inputs["gate"].reshape(-1), inputs["up"].reshape(-1), strict=True)
+        made = np.array([gate / (1 + math.exp(-gate)) * up for gate, up in pairs])
+        return made.reshape(inputs["gate"].shape)
+    x, half = inputs["x"], problem.extents["head_size"] // 2
+    made = np.empty(x.shape)
+    for z, head, token, i in np.ndindex(*x.shape[:3], half):
+        turn = complex(inputs["cos"][token, i], inputs["sin"][token, i])
+        turned = complex(x[z, head, token, i], x[z, head, token, i + half]) * turn
+        made[z, head, token, [i, i + half]] = turned.real, turned.imag
     return made
 
 
