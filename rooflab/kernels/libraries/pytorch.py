@@ -183,19 +183,22 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     return launch
 
 
-def _add_layer(workload: str) -> None:
-    facts = {"workload": workload, "backend": "torch", "library": True}
-    facts |= {"compiler": _version, "fingerprint": _version}
-    on_gpus = {"device_kind": "cuda", "unavailable": without_torch_on_a_gpu}
-    on_gpus["precisions"] = ("fp64", "fp32", "fp16", "bf16")
-    title = "PyTorch, and a copy of the result"
-    register("torch", title=title, **facts, **on_gpus)(partial(layer, False))
-    title = "PyTorch, compiled by torch.compile"
-    register("torch_compiled", title=title, **facts, **on_gpus)(partial(layer, True))
-    title, precisions = "PyTorch, and a copy of the result", ("fp64", "fp32")
-    here = {"device_kind": "cpu", "unavailable": without_torch, "precisions": precisions}
-    register("torch", title=title, **facts, **here)(partial(layer, False))
+def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:
+    register(
+        "torch_compiled" if compiled else "torch",
+        title="torch.compile" if compiled else "PyTorch, and a copy of the result",
+        workload=workload,
+        backend="torch",
+        library=True,
+        device_kind=device_kind,
+        precisions=precisions,
+        compiler=_version,
+        fingerprint=_version,
+        unavailable=without_torch if device_kind == "cpu" else without_torch_on_a_gpu,
+    )(partial(layer, compiled))
 
 
 for _workload in LAYERS:
-    _add_layer(_workload)
+    _add_layer(_workload, "cuda", False, "fp64", "fp32", "fp16", "bf16")
+    _add_layer(_workload, "cuda", True, "fp64", "fp32", "fp16", "bf16")
+    _add_layer(_workload, "cpu", False, "fp64", "fp32")
