@@ -62,13 +62,18 @@ SFU: Final = "sfu"
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One array. Its role gives its traffic, its place the links that it crosses."""
+    """One array. Its role gives its traffic, its place the links that it crosses.
+
+    ``within`` are the least and the largest number that an input may have, such as those of an
+    index; None if any will do.
+    """
 
     name: str
     shape: tuple[int, ...]
     type: DataType
     role: Role = "in"
     place: Place = "device"
+    within: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         for value, known in ((self.role, ROLES), (self.place, PLACES)):

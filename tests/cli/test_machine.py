@@ -64,8 +64,8 @@ def test_workloads(rooflab: Rooflab) -> None:
     lines = out.splitlines()
     names = [line.split(":")[0] for line in lines if not line.startswith(" ")]
     assert names[:8] == ["gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm"]
-    assert names[8:12] == ["layernorm", "swiglu", "rope", "attention"]
-    assert names[12:16] == ["blur", "fft", "spectrum", "filter"]
+    assert names[8:13] == ["layernorm", "cross_entropy", "swiglu", "rope", "attention"]
+    assert names[13:17] == ["blur", "fft", "spectrum", "filter"]
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
     operands = "a (batch, m, k); b (batch, k, n); c (batch, m, n), out"
     assert f"    FLOPs 2·M·N·K·batch; operands {operands}" in lines

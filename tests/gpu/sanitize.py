@@ -73,7 +73,7 @@ def problems(workload: str, precision: str) -> list[Problem]:
         ]
     if workload == "gemv":
         return [build(workload, precision, {"m": m, "n": n}) for m, n in MATRICES]
-    if workload in ("softmax", "rmsnorm", "layernorm"):
+    if workload in ("softmax", "rmsnorm", "layernorm", "cross_entropy"):
         return [build(workload, precision, {"rows": r, "columns": c}) for r, c in MATRICES]
     if workload == "rope":
         return [build(workload, precision, {"tokens": n, "heads": h}) for n, h in MATRICES[:3]]
@@ -108,15 +108,18 @@ def main(patterns: list[str]) -> None:
     print(f"{launched} launches, all right")
 
 
+def numbers(random: np.random.Generator, operand: Operand) -> np.ndarray:
+    if operand.within:
+        return between(np, random.random(operand.shape), operand)
+    if operand.type.integer:
+        return np.rint(random.uniform(-9, 9, operand.shape))
+    return random.uniform(-1, 1, operand.shape)
+
+
 def run(
     device: Device, problem: Problem, prepare: Prepare, random: np.random.Generator, name: str
 ) -> None:
-    host = {
-        one.name: encode(np, np.rint(random.uniform(-9, 9, one.shape)), one.type)
-        if one.type.integer
-        else encode(np, random.uniform(-1, 1, one.shape), one.type)
-        for one in problem.operands
-    }
+    host = {one.name: encode(np, numbers(random, one), one.type) for one in problem.operands}
     operands = Operands(problem, {n: cupy.asarray(a) for n, a in host.items()}, {})
     prepare(device, operands)()
     device.synchronize()

@@ -80,7 +80,7 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
                 yield {"m": m, "n": n, "k": k, "alpha": alpha, "beta": beta}
         for m, n, k in ((7, 127, 129), (7, 127, 136), (128, 256, 192)):
             yield {"m": m, "n": n, "k": k, "alpha": 0.5, "beta": -2.0, "batch": 3}
-    elif workload in ("gemv", "softmax", "rmsnorm", "layernorm"):
+    elif workload in ("gemv", "softmax", "rmsnorm", "layernorm", "cross_entropy"):
         names = list(find(workload).sizes)
         for extents in MATRICES:
             yield dict(zip(names, extents, strict=True))

@@ -195,6 +195,21 @@ def numpy_layernorm(device: Device, operands: Operands) -> Launch:
     return launch
 
 
+@numpy_kernel(workload="cross_entropy")
+def numpy_cross_entropy(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, targets, y) = device.arrays, operands.values()
+    powers, rows = numpy.empty_like(x), numpy.arange(len(x))
+
+    def launch() -> None:
+        numpy.subtract(x, x.max(axis=1, keepdims=True), out=powers)
+        chosen = powers[rows, targets]
+        numpy.exp(powers, out=powers)
+        numpy.subtract(numpy.log(powers.sum(axis=1)), chosen, out=y)
+
+    return launch
+
+
 @numpy_kernel(workload="swiglu")
 def numpy_swiglu(device: Device, operands: Operands) -> Launch:
     """NumPy, a pass for each step."""

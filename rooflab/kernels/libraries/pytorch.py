@@ -14,6 +14,7 @@ from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.libraries.cuda import guarded, needs
 from rooflab.kernels.registry import register
+from rooflab.model.precision import BF16
 from rooflab.workloads.attention import Attention
 
 BACKENDS: Final = {
@@ -144,6 +145,10 @@ def _layernorm(torch: Any, problem: Any, x: Any, w: Any, b: Any, y: Any) -> None
     y.copy_(torch.nn.functional.layer_norm(x, (problem.columns,), w, b, problem.epsilon))
 
 
+def _cross_entropy(torch: Any, problem: Any, x: Any, targets: Any, y: Any) -> None:
+    y.copy_(torch.nn.functional.cross_entropy(x, targets.long(), reduction="none"))
+
+
 def _swiglu(torch: Any, problem: Any, gate: Any, up: Any, out: Any) -> None:
     out.copy_(torch.nn.functional.silu(gate) * up)
 
@@ -156,6 +161,7 @@ def _rope(torch: Any, problem: Any, x: Any, cos: Any, sin: Any, y: Any) -> None:
 
 LAYERS: Final[dict[str, Callable[..., None]]] = {
     "layernorm": _layernorm,
+    "cross_entropy": _cross_entropy,
     "swiglu": _swiglu,
     "rope": _rope,
 }
@@ -166,11 +172,10 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     """A layer with a copy of its result, which ``torch.compile`` makes a part of the kernel."""
     import torch
 
-    problem = operands.problem
-    bits = problem.precision.name == "bf16"
+    problem, queue = operands.problem, _queue(torch, device)
     work = partial(LAYERS[problem.workload], torch, problem)
     work = torch.compile(work, dynamic=False) if compiled else work
-    tensors, queue = [_tensor(array, bits) for array in operands.values()], _queue(torch, device)
+    tensors = [_tensor(operands[one.name], one.type == BF16) for one in problem.operands]
 
     def call() -> None:
         with queue, torch.no_grad():

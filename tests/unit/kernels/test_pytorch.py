@@ -57,6 +57,10 @@ class Tensor:
     def __setitem__(self, index: Any, numbers: Any) -> None:
         Tensor(self.array[index], self.bits).copy_(numbers)
 
+    def long(self) -> Tensor:
+        assert self.array.dtype == np.int32
+        return self
+
     def chunk(self, count: int, dim: int) -> list[Tensor]:
         return [Tensor(part, self.bits) for part in np.split(self.array, count, dim)]
 
@@ -99,6 +103,11 @@ class Torch:
         variance = (off**2).mean(axis=1, keepdims=True)
         return off / np.sqrt(variance + epsilon) * w.numbers + b.numbers
 
+    def cross_entropy(self, x: Any, targets: Any, reduction: str) -> Any:
+        assert self.stream == "rooflab's" and reduction == "none"
+        sums = np.log(np.exp(x.numbers).sum(axis=1))
+        return sums - x.numbers[np.arange(len(sums)), targets.array]
+
     def silu(self, x: Any) -> Any:
         assert self.stream == "rooflab's"
         return x.numbers / (1 + np.exp(-x.numbers))
@@ -139,7 +148,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         is_available=lambda: True, ExternalStream=lambda ptr: f"rooflab's{ptr}", stream=here.on
     )
     functional = SimpleNamespace(
-        scaled_dot_product_attention=here.attend, layer_norm=here.layer_norm, silu=here.silu
+        scaled_dot_product_attention=here.attend,
+        layer_norm=here.layer_norm,
+        cross_entropy=here.cross_entropy,
+        silu=here.silu,
     )
     vars(bias).update(causal_lower_right=lambda queries, keys: (queries, keys))
     names = {name: name for name in pytorch.BACKENDS.values()}
@@ -209,6 +221,7 @@ def test_every_backend_is_asked_for_the_same(
 
 SHAPES: dict[str, dict[str, Any]] = {
     "layernorm": {"rows": 5, "columns": 12, "epsilon": 0.01},
+    "cross_entropy": {"rows": 5, "columns": 12},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},
 }

@@ -135,7 +135,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "gemv": [{"m": 1, "n": 1}, {"m": 1, "n": 1000}, {"m": 129, "n": 1}, {"m": 37, "n": 513}],
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
-    **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm")},
+    **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm", "cross_entropy")},
     "swiglu": list(VECTORS),
     "rope": [
         {"tokens": n, "heads": h, "head_size": d, "batch": z}
@@ -291,6 +291,12 @@ def half_squares(problem: Any, x: Mapping[str, Any]) -> Any:
     return x["w"] * x["x"] / np.sqrt(squares.mean(axis=1, keepdims=True) + problem.epsilon)
 
 
+def loss_without_maximum(problem: Problem, x: Mapping[str, Any]) -> Any:
+    kind = problem.precision.accumulate.storage
+    chosen = x["x"][np.arange(len(x["x"])), x["targets"]]
+    return np.log(np.exp(x["x"].astype(kind)).sum(axis=1)) - chosen
+
+
 def one_pass(problem: Any, x: Mapping[str, Any]) -> Any:
     """The mean of the squares, less the square of the mean, in single precision."""
     rows = single(x["x"])
@@ -430,6 +436,10 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "narrow squares": (
         *("rmsnorm", "fp16", {"rows": 40, "columns": 70}, half_squares),
         "rows of large numbers|rows whose squares are below epsilon",
+    ),
+    "loss without maximum": (
+        *("cross_entropy", "fp64", {"rows": 40, "columns": 70}, loss_without_maximum),
+        "rows near -?1000|large number",
     ),
     "one pass": (
         *("layernorm", "fp32", {"rows": 40, "columns": 70}, one_pass),

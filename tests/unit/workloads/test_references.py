@@ -40,6 +40,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "softmax": {"rows": 7, "columns": 61},
     "rmsnorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
     "layernorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
+    "cross_entropy": {"rows": 7, "columns": 61},
     "swiglu": {"rows": 3, "columns": 41, "batch": 2},
     "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
     "blur": {"batch": 3, "rows": 5, "columns": 7},
@@ -118,6 +119,7 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("softmax", "fp16_fp32", 5 * 427, 427 * (2 + 4)),
         ("rmsnorm", "bf16", 4 * 427, 2 * (2 * 427 + 61)),
         ("layernorm", "bf16", 7 * 427, 2 * (2 * 427 + 2 * 61)),
+        ("cross_entropy", "fp16", 4 * 427, 2 * (427 + 7) + 4 * 7),
         ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
         ("blur", "fp16", 17 * 105, 2 * 2 * 105),
@@ -177,6 +179,9 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
 def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Row by row."""
     settings: Any = problem.settings
+    if problem.workload == "cross_entropy":
+        pairs = zip(inputs["x"], inputs["targets"].astype(int), strict=True)
+        return np.array([math.log(math.fsum(np.exp(row))) - row[target] for row, target in pairs])
     made = np.empty(inputs["x"].shape)
     for row, out in zip(inputs["x"], made, strict=True):
         if problem.workload == "softmax":
