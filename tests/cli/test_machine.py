@@ -66,6 +66,8 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert names[:8] == ["gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm"]
     assert names[8:13] == ["layernorm", "cross_entropy", "swiglu", "rope", "attention"]
     assert names[13:17] == ["blur", "fft", "spectrum", "filter"]
+    entry = "(long long rows, long long columns, const Input* x, const int* targets, Output* y)"
+    assert f"    a .cu file's entry: {entry}" in lines
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
     operands = "a (batch, m, k); b (batch, k, n); c (batch, m, n), out"
     assert f"    FLOPs 2·M·N·K·batch; operands {operands}" in lines

@@ -17,8 +17,9 @@ from rooflab.devices.base import Device
 from rooflab.devices.registry import open_device
 from rooflab.kernels.base import Operands, Prepare
 from rooflab.kernels.sources import discover
+from rooflab.measure.buffers import between
 from rooflab.model.encoding import decode, encode
-from rooflab.model.problem import Index, Problem
+from rooflab.model.problem import Index, Operand, Problem
 from rooflab.workloads import build
 
 GEMM = (
