@@ -109,7 +109,7 @@ def main(patterns: list[str]) -> None:
     print(f"{launched} launches, all right")
 
 
-def numbers(random: np.random.Generator, operand: Operand) -> np.ndarray:
+def numbers(random: np.random.Generator, operand: Operand) -> Any:
     if operand.within:
         return between(np, random.random(operand.shape), operand)
     if operand.type.integer:
