@@ -699,7 +699,7 @@ KERNELS = Registry(
             exact("fast", 0.8, workload=name)
             for name in (
                 *("triad", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
-                *("attention", "layernorm", "cross_entropy", "swiglu", "rope"),
+                *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
             )
         ),
     ]

@@ -479,6 +479,10 @@ class Problem(ABC):
         """Operations that units other than those of ``flops`` must do, such as ``SFU``."""
         return {}
 
+    def tolerance_of(self, operand: Operand) -> float:
+        """The tolerance of one output, where several have different ones."""
+        return self.tolerance
+
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Expected size of an output element, from the root mean square of each input.
 

@@ -21,7 +21,7 @@ DEFAULT = "gemm"
 
 FIRST: Final = (
     *("gemm", "gemv", "add", "copy", "triad", "sum"),
-    *("softmax", "rmsnorm", "layernorm", "cross_entropy", "swiglu", "rope", "attention"),
+    *("softmax", "rmsnorm", "layernorm", "cross_entropy", "swiglu", "rope", "attention", "adamw"),
 )
 """How lists of workloads begin; they end with collectives."""
 

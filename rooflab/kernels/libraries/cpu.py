@@ -17,6 +17,7 @@ from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.registry import register
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.elementwise import Elementwise
+from rooflab.workloads.optimizers import AdamW
 from rooflab.workloads.spectral import COMPLEX, Filter
 
 FLOATS: Final = ("fp32", "fp64")
@@ -206,6 +207,27 @@ def numpy_cross_entropy(device: Device, operands: Operands) -> Launch:
         chosen = powers[rows, targets]
         numpy.exp(powers, out=powers)
         numpy.subtract(numpy.log(powers.sum(axis=1)), chosen, out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="adamw")
+def numpy_adamw(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, problem, (p, g, m, v) = device.arrays, operands.problem, operands.values()
+    assert isinstance(problem, AdamW)
+    root = numpy.empty_like(v)
+
+    def launch() -> None:
+        numpy.multiply(m, problem.beta1, out=m)
+        numpy.add(m, problem.rest1 * g, out=m)
+        numpy.multiply(v, problem.beta2, out=v)
+        numpy.add(v, problem.rest2 * (g * g), out=v)
+        numpy.sqrt(v, out=root)
+        numpy.multiply(root, problem.correction, out=root)
+        numpy.add(root, problem.epsilon, out=root)
+        numpy.multiply(p, problem.kept, out=p)
+        numpy.subtract(p, problem.rate * m / root, out=p)
 
     return launch
 

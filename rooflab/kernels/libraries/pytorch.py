@@ -16,6 +16,7 @@ from rooflab.kernels.libraries.cuda import guarded, needs
 from rooflab.kernels.registry import register
 from rooflab.model.precision import BF16
 from rooflab.workloads.attention import Attention
+from rooflab.workloads.optimizers import AdamW
 
 BACKENDS: Final = {
     "cudnn": "CUDNN_ATTENTION",
@@ -186,6 +187,40 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     if compiled:
         launch()
     return launch
+
+
+def fused_adamw(device: Device, operands: Operands) -> Launch:
+    """The kernel of ``torch.optim.AdamW(fused=True)``, which updates in place."""
+    import torch
+
+    problem, queue = operands.problem, _queue(torch, device)
+    assert isinstance(problem, AdamW)
+    p, g, m, v = (_tensor(array, False) for array in operands.values())
+    step = torch.full((), problem.step, dtype=torch.float32, device=p.device)
+    names = {"lr": problem.lr, "beta1": problem.beta1, "beta2": problem.beta2}
+    names |= {"weight_decay": problem.decay, "eps": problem.epsilon}
+    names |= {"amsgrad": False, "maximize": False}
+
+    def call() -> None:
+        with queue, torch.no_grad():
+            torch._fused_adamw_([p], [g], [m], [v], [], [step], **names)
+
+    return guarded(call, RuntimeError, "PyTorch's fused AdamW", alive=operands)
+
+
+for _kind in ("cuda", "cpu"):
+    register(
+        "torch_fused",
+        title="PyTorch's fused AdamW",
+        workload="adamw",
+        backend="torch",
+        library=True,
+        device_kind=_kind,
+        precisions=("fp64", "fp32"),
+        compiler=_version,
+        fingerprint=_version,
+        unavailable=without_torch if _kind == "cpu" else without_torch_on_a_gpu,
+    )(fused_adamw)
 
 
 def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:

@@ -129,6 +129,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "rmsnorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
     "layernorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
     "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
+    "adamw": [{"elements": 1}, {"elements": 1001, "step": 1, "lr": 0.1}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
     "rope": [
         {"tokens": 1, "heads": 1, "head_size": 2},

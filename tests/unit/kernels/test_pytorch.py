@@ -108,6 +108,16 @@ class Torch:
         sums = np.log(np.exp(x.numbers).sum(axis=1))
         return sums - x.numbers[np.arange(len(sums)), targets.array]
 
+    def fused_adamw(self, *lists: list[Any], **given: Any) -> None:
+        assert self.stream == "rooflab's" and not given["amsgrad"] and not given["maximize"]
+        (p,), (g,), (m,), (v,), none, (step,) = lists
+        assert none == []
+        m.copy_(given["beta1"] * m.numbers + (1 - given["beta1"]) * g.numbers)
+        v.copy_(given["beta2"] * v.numbers + (1 - given["beta2"]) * g.numbers**2)
+        first = m.numbers / (1 - given["beta1"] ** step)
+        root = np.sqrt(v.numbers / (1 - given["beta2"] ** step)) + given["eps"]
+        p.copy_(p.numbers - given["lr"] * (first / root + given["weight_decay"] * p.numbers))
+
     def silu(self, x: Any) -> Any:
         assert self.stream == "rooflab's"
         return x.numbers / (1 + np.exp(-x.numbers))
@@ -163,6 +173,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         ones=lambda *shape, dtype, device: Tensor(np.ones(shape, dtype)),
         no_grad=nullcontext,
         compile=here.compile,
+        float32="float32",
+        full=lambda shape, value, dtype, device: value,
+        _fused_adamw_=here.fused_adamw,
         cuda=cuda,
         nn=SimpleNamespace(functional=functional, attention=attention),
     )
@@ -222,6 +235,7 @@ def test_every_backend_is_asked_for_the_same(
 SHAPES: dict[str, dict[str, Any]] = {
     "layernorm": {"rows": 5, "columns": 12, "epsilon": 0.01},
     "cross_entropy": {"rows": 5, "columns": 12},
+    "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},
 }

@@ -137,6 +137,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
     **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm", "cross_entropy")},
     "swiglu": list(VECTORS),
+    "adamw": [{"elements": n} for n in (1, 2, 1000)],
     "rope": [
         {"tokens": n, "heads": h, "head_size": d, "batch": z}
         for n, h, d, z in ((1, 1, 2, 1), (3, 2, 10, 2), (70, 8, 64, 1))

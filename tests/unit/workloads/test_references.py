@@ -7,6 +7,7 @@ import cmath
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -41,6 +42,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "rmsnorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
     "layernorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
     "cross_entropy": {"rows": 7, "columns": 61},
+    "adamw": {"elements": 101, "lr": 0.1, "step": 3},
     "swiglu": {"rows": 3, "columns": 41, "batch": 2},
     "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
     "blur": {"batch": 3, "rows": 5, "columns": 7},
@@ -81,8 +83,8 @@ def computed(problem: Problem, seed: int = 5) -> Operands:
 
 
 def output(operands: Operands) -> Any:
-    """The array of the one output."""
-    (one,) = (one for one in operands.problem.operands if one.written)
+    """The array of the first output."""
+    one = next(one for one in operands.problem.operands if one.written)
     return operands[one.name]
 
 
@@ -120,6 +122,7 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("rmsnorm", "bf16", 4 * 427, 2 * (2 * 427 + 61)),
         ("layernorm", "bf16", 7 * 427, 2 * (2 * 427 + 2 * 61)),
         ("cross_entropy", "fp16", 4 * 427, 2 * (427 + 7) + 4 * 7),
+        ("adamw", "bf16", 14 * 101, (2 * 2 + 2 + 4 * 4) * 101),
         ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
         ("blur", "fp16", 17 * 105, 2 * 2 * 105),
@@ -171,7 +174,7 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
         return batch_loops(problem, inputs)
     if problem.workload == "attention":
         return attention_loops(problem, inputs)
-    if problem.workload in ("swiglu", "rope"):
+    if problem.workload in ("swiglu", "rope", "adamw"):
         return layer_loops(problem, inputs)
     return row_loops(problem, inputs)
 
@@ -200,8 +203,19 @@ def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     return made
 
 
+def stepped(given: Any, p: float, g: float, m: float, v: float) -> float:
+    """A parameter after a step of AdamW, as in algorithm 2 of its paper."""
+    m = given["beta1"] * m + (1 - given["beta1"]) * g
+    v = given["beta2"] * v + (1 - given["beta2"]) * g**2
+    m /= 1 - given["beta1"] ** given["step"]
+    v /= 1 - given["beta2"] ** given["step"]
+    return p - given["lr"] * (m / (math.sqrt(v) + given["epsilon"]) + given["decay"] * p)
+
+
 def layer_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Element by element, or turned as complex numbers."""
+    if problem.workload == "adamw":
+        return np.array(list(map(partial(stepped, problem.settings), *inputs.values())))
     if problem.workload == "swiglu":
         pairs = zip(inputs["gate"].reshape(-1), inputs["up"].reshape(-1), strict=True)
         made = np.array([gate / (1 + math.exp(-gate)) * up for gate, up in pairs])
@@ -389,6 +403,26 @@ def test_rounding_of_one_digit_too_many_is_found(workload: str) -> None:
     bits = output(operands).view(np.uint32)
     bits &= np.uint32(0xFFFFE000)
     assert verify(DEVICE, operands, 0).reason
+
+
+@pytest.mark.parametrize("name", ["m", "v"])
+def test_moments_in_half_precision_are_found_beside_parameters_in_it(name: str) -> None:
+    operands = computed(build("adamw", "bf16", {"elements": 1000}))
+    assert verify(DEVICE, operands, 0).reason == ""
+    operands[name].view(np.uint32)[:] &= np.uint32(0xFFFF0000)
+    assert verify(DEVICE, operands, 0).reason.startswith("relative error")
+
+
+@pytest.mark.parametrize("name", ["beta1", "beta2", "step"])
+def test_shares_and_steps_of_adamw_are_checked(name: str) -> None:
+    for value in (-0.5, 1.0) if name != "step" else (0.0,):
+        with pytest.raises(UsageError, match=f"^{name} = "):
+            build("adamw", "fp32", {"elements": 4, name: value})
+
+
+def test_heads_of_rope_have_halves() -> None:
+    with pytest.raises(UsageError, match="head_size = 7 has no halves: give an even number"):
+        build("rope", "fp32", {"tokens": 4, "head_size": 7})
 
 
 def test_a_copy_must_be_exact() -> None:
