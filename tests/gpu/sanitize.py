@@ -87,7 +87,7 @@ def problems(workload: str, precision: str) -> list[Problem]:
         shapes = [dict(zip(OF_ATTENTION, one, strict=True)) for one in ATTENTION]
         settings = ("off", "on")
         return [build(workload, precision, {**s, "causal": c}) for s in shapes for c in settings]
-    name = "elements" if workload == "sum" else "columns"
+    name = "elements" if workload in ("sum", "adamw") else "columns"
     return [build(workload, precision, {name: count}) for count in VECTORS]
 
 

@@ -209,7 +209,8 @@ def stepped(given: Any, p: float, g: float, m: float, v: float) -> float:
     v = given["beta2"] * v + (1 - given["beta2"]) * g**2
     m /= 1 - given["beta1"] ** given["step"]
     v /= 1 - given["beta2"] ** given["step"]
-    return p - given["lr"] * (m / (math.sqrt(v) + given["epsilon"]) + given["decay"] * p)
+    step: float = given["lr"] * (m / (math.sqrt(v) + given["epsilon"]) + given["decay"] * p)
+    return p - step
 
 
 def layer_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
