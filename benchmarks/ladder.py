@@ -59,8 +59,7 @@ from rooflab.kernels.base import Kernel, Variant
 from rooflab.kernels.sources import discover
 from rooflab.measure.search import compilers, named
 from rooflab.model.precision import PRECISIONS
-from rooflab.runs.manifest import MANIFEST
-from rooflab.runs.store import Run
+from rooflab.runs.store import MANIFEST, Run
 from rooflab.workloads.gemm import Gemm
 
 HERE = Path(os.path.relpath(Path(__file__).parent))

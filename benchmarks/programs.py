@@ -169,15 +169,16 @@ def flops() -> None:
         print(f"| {name} | {value / 1e12:.4f} | {value / products:.4f} |")
     known = [row for row in run.measurements if row.flops is not None and row.counted_flops]
     total = sum(row.total_us for row in run.measurements if not row.kernel.startswith("("))
-    near = sum(
-        row.total_us
-        for row in known
-        if row.bytes and row.dram_bytes and abs(row.dram_bytes / row.bytes - 1) < 0.2
-    )
-    print(
-        f"\nModelled bytes are within 20 % of the counted ones for {100 * near / total:.0f} % of "
-        "the kernels' time: products larger than L2 move more than each operand once."
-    )
+    for name in ("bytes", "expected_dram_bytes"):
+        near = sum(row.total_us for row in known if _near(getattr(row, name), row.dram_bytes))
+        print(
+            f"\n`{name}` is within 20 % of the counted bytes for {100 * near / total:.0f} % of "
+            "the kernels' time."
+        )
+
+
+def _near(modelled: float | None, counted: float | None) -> bool:
+    return bool(modelled and counted and abs(modelled / counted - 1) < 0.2)
 
 
 def ncu() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from terminal import recording
+from traffic import tables
 
 from rooflab.files import kernel_name
 from rooflab.fleet import record as fleet_record
@@ -24,9 +25,8 @@ from rooflab.model.precision import PRECISIONS
 from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
-from rooflab.runs.manifest import MANIFEST
 from rooflab.runs.races import races
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import MANIFEST, Run, load
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -507,6 +507,7 @@ def main() -> int:
         ROOFLINE: {"roofline": roofline(default), "example": example(default)},
         MEMORY: {"memory": memory(reference("softmax/torch_softmax"))},
         GALLERY: {"gallery": gallery(default)},
+        ROOT / "docs" / "lab" / "traffic.md": tables(),
     }
     stale = [fill(page, blocks) for page, blocks in pages.items()]
     counted = [run for run in committed() if any(row.counted_flops for row in run.ok)]

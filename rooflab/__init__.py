@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         compare,
         count,
         fleet_sweep,
+        judge,
         load,
         load_fleet,
         report_fleet,

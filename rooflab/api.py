@@ -37,7 +37,7 @@ from rooflab.planning import Plan
 from rooflab.report.explain import Explanation, explanations, paragraphs
 from rooflab.report.html import page
 from rooflab.report.html.markup import table
-from rooflab.report.program_notebook import notebook
+from rooflab.report.html.program import notebook
 from rooflab.report.races import sentence
 from rooflab.report.text import digits, heading, speed
 from rooflab.runs import store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Container, Iterator, Mapping
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -405,12 +406,10 @@ def _in_words(detail: Mapping[str, Any]) -> str:
 
 def points(config: SweepConfig) -> int:
     """The number of problems; raises ``UsageError`` above _MAX_POINTS."""
-    count = 0
-    for selection in config.workloads:
-        combined = 1
-        for values in selection.parameters.values():
-            combined *= len(values)
-        count += combined * (len(selection.sizes) + len(selection.shapes))
+    count = sum(
+        prod(map(len, one.parameters.values())) * (len(one.sizes) + len(one.shapes))
+        for one in config.workloads
+    )
     if count > _MAX_POINTS:
         raise UsageError(f"{count} problems are too many: a sweep can have {_MAX_POINTS}")
     return count

@@ -98,7 +98,10 @@ def _cuda() -> Iterator[Check]:
         yield _end_to_end()
         yield from _libraries()
     if not no_compiler:
-        yield from _compilers()
+        from rooflab.devices.cuda import cutlass_headers, nvcc
+
+        yield _found("CUTLASS", lambda: cutlass_headers.usable().version)
+        yield _found("nvcc", lambda: str(nvcc.find_nvcc(None).path))
 
 
 def _libraries() -> Iterator[Check]:
@@ -115,13 +118,6 @@ def _libraries() -> Iterator[Check]:
     ):
         yield Check(name, not reason, reason or what, optional=True)
     yield _found("CUPTI", lambda: f"hardware counters, {cupti.find()}")
-
-
-def _compilers() -> Iterator[Check]:
-    from rooflab.devices.cuda import cutlass_headers, nvcc
-
-    yield _found("CUTLASS", lambda: cutlass_headers.usable().version)
-    yield _found("nvcc", lambda: str(nvcc.find_nvcc(None).path))
 
 
 def _found(name: str, find: Callable[[], str]) -> Check:

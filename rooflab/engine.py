@@ -231,7 +231,7 @@ class _Execution:
         self._rows = list(writer.rows)
         self._started = self._begun = perf_counter()
         self._remeasured = 0
-        job = Job(
+        self._job = Job(
             device=device.id,
             config=plan.config,
             entropy=randbits(64),
@@ -241,10 +241,9 @@ class _Execution:
             candidates=processes(plan, device),
             environment=device.environment(os.environ),
         )
-        self._job = job
         self._printed = Printed(writer.path / PRINTED) if writer.path.is_dir() else None
-        self._worker = Worker(job, observer.progress, observer.failed, self._printed)
-        writer.manifest.entropy.append(job.entropy)
+        self._worker = Worker(self._job, observer.progress, observer.failed, self._printed)
+        writer.manifest.entropy.append(self._job.entropy)
         self._ncu: str | None = None
 
     def run(self, steps: Sequence[Step], *, hold: bool = False) -> Run:
@@ -303,7 +302,7 @@ class _Execution:
         measures = self._device.measures_roofs
         self._observer.phase("measuring roofs" if measures else f"opening {self._job.device}")
         own = self._worker.roofline()
-        if not self._device.measures_roofs:
+        if not measures:
             return own
         best = best_roofline(self._device)
         keep_roofs(self._device, [c for c in own.ceilings if c.provenance == "measured"])
@@ -434,19 +433,14 @@ class _Execution:
             new = [one for one in raised.ceilings if one not in manifest.roofline.ceilings]
             manifest.roofline = raised
             keep_roofs(self._device, new)
-            self._rate_again()
+            self._rows[:] = [
+                rated(row, rebuild(row.problem), raised, self._device) for row in self._rows
+            ]
+            if self._rows:
+                self._writer.replace(self._rows)
             now = ", ".join(f"{one.key} {one.amount}" for one in new)
             self._observer.note(f"a kernel exceeded a measured roof; roofs measured again: {now}")
             self._writer.write_manifest()
-
-    def _rate_again(self) -> None:
-        """All rows refer to the same roofs."""
-        if self._rows:
-            roofline = self._writer.manifest.roofline
-            self._rows[:] = [
-                rated(row, rebuild(row.problem), roofline, self._device) for row in self._rows
-            ]
-            self._writer.replace(self._rows)
 
     def _close(self) -> None:
         manifest, worker = self._writer.manifest, self._worker

@@ -72,8 +72,7 @@ class Lines(Observer):
         self.run, self._points, self._started = run, points, perf_counter()
         device = run.manifest.device
         if self._plan:
-            fact = device.facts.get("memory_total")
-            memory = float(fact.value) if fact and fact.value else None
+            memory = float(device.fact("memory_total") or 0) or None
             self._left = estimate.Left(self._plan, run.manifest.roofline, memory)
             for row in run.measurements:
                 self._left.done(row)

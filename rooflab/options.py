@@ -134,23 +134,21 @@ def parse_shape(text: str, workload: str) -> dict[str, int]:
     return found
 
 
-def listed(value: Any) -> Any:
+def listed(value: Any, whole: Callable[[str], bool] = lambda text: False) -> Any:
     """A text or a list of texts as one list, split at commas: ``"nn,nt"`` is two texts.
 
-    Any other value is returned unchanged.
+    What is ``whole`` is not split. Any other value is returned unchanged.
     """
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str) for item in values):
         return value
-    return [part.strip() for item in values for part in item.split(",")]
+    parts = ([item] if whole(item) else map(str.strip, item.split(",")) for item in values)
+    return [part for some in parts for part in some]
 
 
 def listed_kernels(value: Any) -> Any:
     """As ``listed``, but the name of a file that is there may have commas."""
-    values = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str) for item in values):
-        return value
-    return [name for item in values for name in ([item] if _is_there(item) else listed(item))]
+    return listed(value, _is_there)
 
 
 def _is_there(name: str) -> bool:

@@ -169,16 +169,16 @@ def choose(device: Device, registry: Registry) -> Kernel:
 def run(device: Device, kernel: Kernel, clock_s: float = CLOCK_S) -> Iterator[Property]:
     """Check the timing first, then the clocks, which warms up the device for the rest."""
     problems = _problems(device, kernel)
-    gate = _guarded("gate", lambda: _gate(device, kernel))
+    gate = _guarded("gate", partial(_gate, device, kernel))
     yield gate
     if gate.ok is False:
         return  # behind a broken gate every launch would wait for the gate's time limit
-    yield _guarded("timer floor", lambda: _floor(device))
-    yield _guarded("clocks", lambda: _clocks(device, kernel, problems[-1], clock_s))
+    yield _guarded("timer floor", partial(_floor, device))
+    yield _guarded("clocks", partial(_clocks, device, kernel, problems[-1], clock_s))
     for problem in problems:
         name = f"A/A {problem.precision.name} {problem.size}"
         yield _guarded(name, partial(_same, device, kernel, problem, name))
-    yield _guarded("cold cache", lambda: _cache(device, kernel, problems[0]))
+    yield _guarded("cold cache", partial(_cache, device, kernel, problems[0]))
 
 
 def _problems(device: Device, kernel: Kernel) -> list[Problem]:

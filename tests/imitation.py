@@ -55,7 +55,7 @@ class Chip:
 
     def launch(self, kernel: str = "k", us: float = 10, **more: Any) -> None:
         if self.replay:
-            self.replay.launched(LaunchKey(kernel, GRID, BLOCK), us)
+            self.replay.launched(LaunchKey(kernel, more.get("grid", GRID), BLOCK), us)
         begin = self.ns
         self.wait(us)
         if self.recording:
@@ -142,8 +142,10 @@ class ImitatedReplay:
         wanted: Callable[[LaunchKey, int], bool],
         *,
         anchor: LaunchKey | None = None,
+        group: Callable[[LaunchKey], LaunchKey] = lambda key: key,
         graphs: bool = True,
     ) -> None:
+        self.group = group
         self.chip, self.wanted, self.anchor, self.graphs = chip, wanted, anchor, graphs
         self.seen: Counter[LaunchKey] = Counter()
         self.counted: list[Counted] = []
@@ -175,6 +177,7 @@ class ImitatedReplay:
         return 0 < self.passes < self.chip.passes and not self.failed
 
     def launched(self, one: LaunchKey, us: float) -> None:
+        one = self.group(one)
         if one == self.anchor:
             self.seen.clear()
         index = self.seen[one]

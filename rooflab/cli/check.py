@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
 
 from rooflab.cli import app, console
 from rooflab.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
     from rooflab.kernels.cuda_file.check import Build
     from rooflab.kernels.cuda_file.kernel import CudaFile
 
@@ -85,9 +85,6 @@ def _print(file: CudaFile, arch: str | None) -> bool:
 
 
 def _table(title: str, found: Sequence[Build]) -> Table:
-    from rich import box
-    from rich.markup import escape
-
     from rooflab.report.fitting import Fitting
 
     spare = ("limit", "warps", "threads", "blocks/SM")

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 
 LEAST_WIDTH: Final = 40
 """Characters per line of data: in fewer, even the figures that matter most would be cut off."""
@@ -107,13 +108,13 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Print what may be wrong and what to do."""
-    err().print(f"[yellow]warning:[/] {_escaped(text)}", soft_wrap=True)
+    err().print(f"[yellow]warning:[/] {escape(text)}", soft_wrap=True)
 
 
 def fail(text: str) -> None:
     """Print the error of a failed command, its last line."""
     line = _cut(" ".join(text.split()))
-    err().print(f"[bold red]error:[/] {_escaped(line)}", soft_wrap=True)
+    err().print(f"[bold red]error:[/] {escape(line)}", soft_wrap=True)
 
 
 def silence(name: str) -> None:
@@ -126,9 +127,3 @@ def silence(name: str) -> None:
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from rooflab.cli import app, console
 from rooflab.errors import RooflabError, UsageError
+from rooflab.model.precision import PRECISIONS
+from rooflab.workloads import catalogue, find
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
@@ -22,11 +30,7 @@ def workloads(
     name: Annotated[str, typer.Argument(help="Only this workload.", metavar="[WORKLOAD]")] = "",
 ) -> None:
     """List the workloads: what they compute, their parameters, operands, FLOPs and bytes."""
-    from rich.markup import escape
-
     from rooflab.kernels.cuda_file.arguments import signature
-    from rooflab.model.precision import PRECISIONS
-    from rooflab.workloads import catalogue, find
 
     out = console.out()
     chosen = [find(name)] if name else catalogue().values()
@@ -51,8 +55,6 @@ def workloads(
 
 def _operands(kind: type[Problem]) -> list[str]:
     """Each operand with its shape in extents: ``c (batch, m, n), out``."""
-    from rooflab.model.precision import PRECISIONS
-
     extents = [p.name for p in kind.parameters().values() if p.kind == "extent"]
     # Of a problem whose extents, and their products, are all different.
     sizes: dict[str, Any] = dict(zip(extents, (11, 13, 17, 19, 23, 29), strict=False))
@@ -80,14 +82,8 @@ def kernels(
     ] = False,
 ) -> None:
     """List the kernels; for those that cannot run here, show why."""
-    from fnmatch import fnmatchcase
-
-    from rich import box
-    from rich.markup import escape
-
     from rooflab.kernels.sources import discover
     from rooflab.report.fitting import Fitting
-    from rooflab.workloads import catalogue, find
 
     if workload is not None:
         find(workload)
@@ -149,13 +145,9 @@ def devices_command(
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Print facts and ceilings, each with its formula and source."""
-    import json
-
     if links:
         _print_links(device, as_json=as_json)
         return
-
-    from rich.markup import escape
 
     from rooflab.devices import registry as devices
     from rooflab.kernels.sources import discover
@@ -189,8 +181,6 @@ def devices_command(
 
 
 def _print_links(device: str | None, *, as_json: bool) -> None:
-    import json
-
     from rooflab.devices import registry as devices
     from rooflab.model.roofline import MissingCeiling
     from rooflab.report.terminal import route_tables
@@ -223,11 +213,6 @@ def selftest(
     device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
 ) -> None:
     """Measure which differences this machine can resolve; takes up to two minutes."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
     from rooflab import selftest
     from rooflab.devices import registry as devices
     from rooflab.functions.selftest import cold

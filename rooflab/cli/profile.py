@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,7 +58,10 @@ def profile(
     from rooflab.programs.launchers import launches_ranks, start_ranks
     from rooflab.programs.script import start
 
-    _checked(kernels)
+    try:
+        re.compile(kernels)
+    except re.error as error:
+        raise UsageError(f"--kernels {kernels[:80]!r} is no regular expression: {error}") from None
     if module and not program:
         raise UsageError("name a module: rooflab profile -m MODULE")
     _writable(out)
@@ -128,15 +132,6 @@ def _writable(out: Path) -> None:
         raise UsageError(
             f"cannot write to {str(out)[:200]}: {error.strerror}; give --out a folder of yours"
         ) from None
-
-
-def _checked(pattern: str) -> None:
-    import re
-
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"--kernels {pattern[:80]!r} is no regular expression: {error}") from None
 
 
 def _is_python(program: str) -> bool:

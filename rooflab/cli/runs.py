@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
 
 from rooflab.cli import app, console
 from rooflab.cli.shared_options import RESULTS, OutFile, RunPath, including, keyword
 from rooflab.errors import RooflabError, UsageError
 from rooflab.figures.kinds import FIGURES
 from rooflab.files import unwritable
+from rooflab.options import listed
 
 SHOWN: Final = 10
 """Explanations that are shown unless ``--all`` is given; each is of one or more rows."""
 
 if TYPE_CHECKING:
-    import inspect
-    from collections.abc import Iterator
-
-    from rich.console import Console
-
     from rooflab.runs.compare import Comparison
     from rooflab.runs.store import Run
 
@@ -74,8 +76,6 @@ def show(
     plot: Annotated[bool, typer.Option("--plot", help="Also draw the roofline, here.")] = False,
 ) -> None:
     """Print a run's table, or what a fleet's members show."""
-    from rich.markup import escape
-
     from rooflab.cli.sweep import print_rows
     from rooflab.fleet import progress
     from rooflab.runs.program import is_program
@@ -100,11 +100,7 @@ def print_program(run: Run) -> None:
     """Print what is to say about a program, then the table of its groups."""
     from rooflab.report import program, terminal
 
-    out = console.out()
-    for line in program.lines(run):
-        # Whole lines for other programs; a terminal breaks them between words.
-        out.print(line, markup=False, soft_wrap=not out.is_terminal)
-    out.print(program.table(run))
+    program.show(run, console.out())
     for line in terminal.remarks(run.measurements):
         console.warn(line)
 
@@ -195,7 +191,7 @@ def _figures() -> Iterator[inspect.Parameter]:
 
 
 @app.command()
-@including([*_figures()], "chosen")
+@including([*_figures()])
 def plot(
     *,
     paths: Annotated[
@@ -228,7 +224,6 @@ def plot(
     """Draw rooflines of run folders; needs no GPU."""
     from rooflab import figures
     from rooflab.fleet.ranks import load_ranks
-    from rooflab.options import listed
 
     precision = listed(precision) if precision else None
     if fleet := _ranks_folder(paths):
@@ -315,7 +310,6 @@ def compare(
 
 
 def _race(runs: list[Run], chosen: str | None, out: str) -> None:
-    """Print a sentence for each race of devices."""
     from rooflab.report import races as report
     from rooflab.runs.races import races
 
@@ -398,9 +392,6 @@ def explain(
 
 def _print_paragraph(lines: list[str]) -> None:
     """A heading and lines, which a terminal breaks between words."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     out = console.out()
     if not out.is_terminal:
         out.print("\n  ".join(lines) + "\n", markup=False, soft_wrap=True)

@@ -24,20 +24,21 @@ OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is std
 
 
 def including(
-    added: Sequence[inspect.Parameter], name: str, made: Callable[[dict[str, Any]], Any] = dict
+    added: Sequence[inspect.Parameter], made: Callable[[dict[str, Any]], Any] = dict
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for commands: adds options, and passes ``made(options)`` as ``name``.
+    """A decorator for commands: adds options, and passes ``made`` of those that are given.
 
-    Typer reads the signature that it sets.
+    It is passed as ``chosen``. Typer reads the signature that it sets.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
-            given = {one.name: values.pop(one.name) for one in added}
-            function(**values, **{name: made(given)})
+            options = {one.name: values.pop(one.name) for one in added}
+            given = {name: value for name, value in options.items() if value not in (None, [])}
+            function(**values, chosen=made(given))
 
         signature = inspect.signature(function, eval_str=True)
-        own = [one for one in signature.parameters.values() if one.name != name]
+        own = [one for one in signature.parameters.values() if one.name != "chosen"]
         every = sorted([*added, *own], key=lambda one: one.kind)
         command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in (*added, *own)}
@@ -50,7 +51,7 @@ def including(
 def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
     """A decorator for commands: adds every option of a sweep, passed as ``chosen``."""
     added = [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()]
-    return including(added, "chosen", lambda given: _chosen(given.pop("workload"), given))(function)
+    return including(added, lambda given: _chosen(given.pop("workload", None), given))(function)
 
 
 PROBLEMS: Final = ("sizes", "shapes", "precisions", "parameters", "threads")
@@ -66,11 +67,7 @@ def takes_problems(function: Callable[..., None]) -> Callable[..., None]:
     )
     added = [workload, *(_argument(OPTIONS[name]) for name in PROBLEMS), *_of_workloads()]
 
-    def made(given: dict[str, Any]) -> Chosen:
-        values = {name: value for name, value in given.items() if value not in (None, [])}
-        return Chosen(values.pop("workload"), "", values)
-
-    return including(added, "chosen", made)(function)
+    return including(added, lambda given: Chosen(given.pop("workload"), "", given))(function)
 
 
 def _argument(one: Option) -> inspect.Parameter:
@@ -122,13 +119,12 @@ def _of_workloads() -> Iterator[inspect.Parameter]:
             yield keyword(name, None, Annotated[list[str] | None, option])
 
 
-def _chosen(workload: str | None, values: dict[str, Any]) -> Chosen:
+def _chosen(workload: str | None, given: dict[str, Any]) -> Chosen:
     """The sweep that the options describe; ``threads`` is a list of numbers."""
     if workload == "":
         raise UsageError("workload '': name one, or none for gemm (list: rooflab workloads)")
     if workload and is_file(workload):
         raise UsageError(f"{workload[:200]} is a kernel file: write --kernel {workload[:200]}")
-    given = {name: value for name, value in values.items() if value not in (None, [])}
     for name, one in OPTIONS.items():
         most = one.bounds.get("le", 0)
         if name in given and "gt" in one.bounds and not 0 < given[name] <= most:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
 
 from rooflab.cli import app, console
 from rooflab.cli.shared_options import RESULTS, takes_a_sweep
@@ -20,8 +24,6 @@ from rooflab.fleet.commands import sweep_here
 from rooflab.options import Chosen, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rooflab.devices.base import Device
     from rooflab.model.measurement import Measurement
     from rooflab.model.problem import Problem
@@ -65,7 +67,11 @@ def sweep(
                 "--resume uses the run's settings: the only other options are --device, "
                 "--max-time, and --kernel with the run's kernel files"
             )
-        raise typer.Exit(_resumed(resume, chosen.options, device))
+        from rooflab import api
+
+        kernels, most_s = chosen.options.get("kernels", []), chosen.options.get("max_time_s")
+        code, _ = _finish(lambda one: api.resume(resume, device, kernels, one, max_time_s=most_s))
+        raise typer.Exit(code)
 
 
 def _planned(chosen: Chosen, device: str) -> None:
@@ -74,18 +80,8 @@ def _planned(chosen: Chosen, device: str) -> None:
     from rooflab.devices.registry import ALL
 
     one = listed(device)[0]
-    first = _each(chosen)[0]
-    _show(
-        *api.plan_anywhere(first, "cuda" if one == ALL else one), chosen.options.get("threads", [])
-    )
-
-
-def _resumed(run: Path, given: dict[str, Any], device: str) -> int:
-    from rooflab import api
-
-    kernels, most_s = given.get("kernels", []), given.get("max_time_s")
-    code, _ = _finish(lambda one: api.resume(run, device, kernels, one, max_time_s=most_s))
-    return code
+    planned = api.plan_anywhere(_each(chosen)[0], "cuda" if one == ALL else one)
+    _show(*planned, chosen.options.get("threads", []))
 
 
 def _swept(chosen: Chosen, device: str, out: Path, *, one_by_one: bool) -> int:
@@ -261,10 +257,6 @@ def _axes(problem: Problem) -> str:
 
 def _show(plan: Plan, device: Device, threads: Sequence[int]) -> None:
     """Print the plan, which is the same for each number of threads, and its estimated time."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     from rooflab import estimate
     from rooflab.measure.levels import best_roofline, stored_levels
     from rooflab.model.units import scaled

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 from rooflab.devices.base import Counters
+from rooflab.model.traffic import Product
 
 Dim = tuple[int, int, int]
 
@@ -36,13 +37,17 @@ class Needs:
     """What an operation needs, by its definition: FLOPs, and bytes of its arguments and results.
 
     ``precision`` is that of its arguments. None is not known. ``same_as`` is the problem of a
-    workload that it is exactly, as ``runs.notation`` writes it; empty if it is none.
+    workload that it is exactly, as ``runs.notation`` writes it; empty if it is none. ``once``: as
+    far as is known, DRAM is read no more than once for each argument; else ``product`` is what says
+    how often, None if that is not known.
     """
 
     flops: int | None = None
     bytes: int | None = None
     precision: str = ""
     same_as: str = ""
+    once: bool = True
+    product: Product | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

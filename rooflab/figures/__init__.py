@@ -14,11 +14,10 @@ from rooflab.figures.kinds import FIGURES
 from rooflab.figures.model import Kind
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import THEMES, styled
+from rooflab.runs.store import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from rooflab.runs.store import Run
 
 __all__ = ["FIGURES", "THEMES", "Kind", "chosen", "draw", "draw_all", "register", "save"]
 

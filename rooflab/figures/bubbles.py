@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import hypot, log10, sqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.figures import model, programs
 from rooflab.figures.page import LEFT, RIGHT, page_width
@@ -20,9 +20,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 LEAST: Final = 0.1
 """FLOPs per byte: with fewer a group is as good as without."""
@@ -108,17 +106,8 @@ def make(wanted: Wanted) -> model.Page:
     body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
     notes = programs.notes([run], "", *programs.left_out(found, [*above, *below]))
     title = programs.title([run], "roofline")
-    return model.Page(title, legend([*above, *below]), panels, notes, body, page_width(1))
-
-
-def legend(found: Iterable[TimedGroup]) -> list[model.Key]:
-    """What colours mean."""
-    binds = {one.binds for one in found}
-    return [
-        model.Key(text, programs.colour(name))
-        for name, text in programs.BINDS.items()
-        if name in binds
-    ]
+    keys = programs.legend(one.binds for one in (*above, *below))
+    return model.Page(title, keys, panels, notes, body, page_width(1))
 
 
 def in_strip(group: TimedGroup) -> bool:
@@ -171,11 +160,11 @@ def roofline_panel(
     ys += tops
     unit, scale = ("TFLOP/s", 1.0) if max(ys) >= 1 else ("GFLOP/s", 1e-3)
     radius = max(size.diameter(one.us) for one in found) / 144 + 0.04
-    before, after = max(radius, min(0.9, 0.2 * cell.width)), max(radius, min(0.9, 0.2 * cell.width))
+    side = max(radius, min(0.9, 0.2 * cell.width))
     low, high = max(radius, 0.2), max(radius, 0.36)
     panel = model.Panel(
         cell,
-        model.log_axis("Arithmetic intensity (FLOP/byte)", xs, cell.width, before, after),
+        model.log_axis("Arithmetic intensity (FLOP/byte)", xs, cell.width, side, side),
         model.log_axis(
             f"Performance ({unit})", [y / scale for y in ys], cell.height, low, high, 1.5
         ),
@@ -225,9 +214,8 @@ def draw_roofs(
         look = ceiling.provenance, ink, _name(ceiling, text)
         line = model.roof(ends, *look, used=ceiling in used)
         panel.lines.append(line)
-        panel.labels.append(
-            model.Label(f"{owner}{text}", _along_flat(panel, *ends), ink, required=True)
-        )
+        spots = panel.leftward(*ends, ((2.5, "bottom"), (-2.5, "top"), (8, "bottom")))
+        panel.labels.append(model.Label(f"{owner}{text}", spots, ink, required=True))
     panel.labels += along
 
 
@@ -245,16 +233,6 @@ def _told(roofline: Roofline, ceiling: Ceiling) -> str:
     """The provenance, if there are several."""
     same = [one for one in roofline.ceilings if one.limit == ceiling.limit]
     return f" ({ceiling.provenance})" if len(same) > 1 and not theme().brief else ""
-
-
-def _along_flat(panel: model.Panel, start: Point, end: Point) -> list[model.Spot]:
-    """Above a flat roof from right to left, then below it."""
-    (x0, y), (x1, _) = panel.place(*start), panel.place(*end)
-    return [
-        model.Spot(*panel.data(x1 - (x1 - x0) * step / 20, y), -4, dy, "right", va)
-        for dy, va in ((2.5, "bottom"), (-2.5, "top"), (8, "bottom"))
-        for step in range(0, 21, 2)
-    ]
 
 
 # Bubbles -----------------------------------------------------------------------------------------

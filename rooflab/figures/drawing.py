@@ -23,18 +23,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from rooflab.errors import UsageError
+from rooflab.figures import model
 from rooflab.figures.labels import Labels
-from rooflab.figures.model import (
-    Axis,
-    Bars,
-    Key,
-    Label,
-    Marks,
-    Page,
-    Panel,
-    characters,
-    shortened,
-)
 from rooflab.figures.page import LEFT, RIGHT
 from rooflab.figures.style import Theme, styled, theme
 from rooflab.files import unwritable, write_atomic
@@ -116,7 +106,7 @@ def _settings(style: Theme) -> dict[Any, Any]:
 # The page ----------------------------------------------------------------------------------------
 
 
-def draw(page: Page) -> Figure:
+def draw(page: model.Page) -> Figure:
     """The page in the style of ``theme``."""
     with settings():
         style, width = theme(), page.width
@@ -146,11 +136,10 @@ def draw(page: Page) -> Figure:
 
 
 def _wrapped(text: str, size: float, inches: float) -> list[str]:
-    return textwrap.wrap(text, characters(size, inches))
+    return textwrap.wrap(text, model.characters(size, inches))
 
 
-def _legend(figure: Figure, keys: Sequence[Key], width: float) -> Legend:
-    """Kernels, and runs if there are several, in as many columns as fit."""
+def _legend(figure: Figure, keys: Sequence[model.Key], width: float) -> Legend:
     columns, handles = len(keys), [_handle(key, width) for key in keys]
     while True:
         legend = figure.legend(
@@ -167,8 +156,8 @@ def _legend(figure: Figure, keys: Sequence[Key], width: float) -> Legend:
         columns -= 1
 
 
-def _handle(key: Key, width: float) -> Line2D | Patch:
-    name = shortened(key.name, theme().type, width - 1.4)
+def _handle(key: model.Key, width: float) -> Line2D | Patch:
+    name = model.shortened(key.name, theme().type, width - 1.4)
     if not key.dash:
         return Patch(color=key.colour, label=name)
     return Line2D(
@@ -186,7 +175,7 @@ def _handle(key: Key, width: float) -> Line2D | Patch:
 # A panel -----------------------------------------------------------------------------------------
 
 
-def draw_panel(axes: Axes, panel: Panel) -> None:
+def draw_panel(axes: Axes, panel: model.Panel) -> None:
     """Draw everything of ``panel`` in ``axes``, which have its size."""
     style, cell = theme(), panel.cell
     colours: dict[str, Any] = dict.fromkeys(("color", "labelcolor"), style.ink)
@@ -219,8 +208,7 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
             placed.add(label.key)
 
 
-def _label(axes: Axes, panel: Panel, labels: Labels, label: Label) -> bool:
-    """Write ``label``, unless there is no place for it."""
+def _label(axes: Axes, panel: model.Panel, labels: Labels, label: model.Label) -> bool:
     note = axes.annotate(
         label.text,
         (axes.get_xlim()[0], axes.get_ylim()[0]),
@@ -250,7 +238,7 @@ def _label(axes: Axes, panel: Panel, labels: Labels, label: Label) -> bool:
 _SLANTED: Final[dict[str, Any]] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
 
 
-def _ticks(ticks: Ticks, axis: Axis, room: float) -> None:
+def _ticks(ticks: Ticks, axis: model.Axis, room: float) -> None:
     """Ticks without numbers are few: Matplotlib takes a millisecond for each."""
     numbered, others = axis.marks(room)
     places, texts = zip(*numbered, strict=True) if numbered else ((), ())
@@ -265,8 +253,7 @@ def _ticks(ticks: Ticks, axis: Axis, room: float) -> None:
         ticks.grid(visible=False)
 
 
-def _above(axes: Axes, axis: Axis) -> None:
-    """The axis at the upper edge."""
+def _above(axes: Axes, axis: model.Axis) -> None:
     top = axes.secondary_xaxis("top")
     places, texts = zip(*axis.ticks or (), strict=True)
     top.set_xticks(places, texts, rotation=axis.turned)
@@ -276,7 +263,7 @@ def _above(axes: Axes, axis: Axis) -> None:
         top.set_xlabel(axis.title, fontsize=theme().type - 0.5, labelpad=4, loc="right")
 
 
-def _bars(axes: Axes, bars: Bars) -> None:
+def _bars(axes: Axes, bars: model.Bars) -> None:
     if len(bars.boxes) > MANY:
         corners = [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in bars.boxes]
         look: dict[str, Any] = {"facecolors": bars.colour, "edgecolors": "none", "zorder": 2}
@@ -287,7 +274,7 @@ def _bars(axes: Axes, bars: Bars) -> None:
     axes.bar(*(lefts, heights, widths, bottoms), align="edge", color=bars.colour, zorder=2, **edges)
 
 
-def _marks(axes: Axes, marks: Marks) -> None:
+def _marks(axes: Axes, marks: model.Marks) -> None:
     face: dict[str, Any] = {"markerfacecolor": marks.face} if marks.face else {}
     axes.plot(
         *zip(*marks.points, strict=True),

@@ -95,7 +95,6 @@ class Labels:
                 self._avoid_line(marks.points)
 
     def _places(self, points: Sequence[Point]) -> Polygon:
-        """Data points in points of type; NaN stays NaN."""
         panel, (xs, ys) = self._panel, np.asarray(points, float).T
         places = []
         for axis, values, inches in (
@@ -176,7 +175,6 @@ class Labels:
         return np.array([(px + u * c - v * s, py + u * s + v * c) for u, v in corners])
 
     def _outside(self, box: Polygon) -> bool:
-        """Whether a part of it is not in the frame."""
         (x0, y0), (x1, y1), cell = box.min(0), box.max(0), self._panel.cell
         return bool(x0 < 0 or y0 < 0 or x1 > 72 * cell.width or y1 > 72 * cell.height)
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import atan2, ceil, cos, degrees, floor, hypot, log10, nan, pi, radians, sin
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.figures.palette import KernelStyle
 from rooflab.figures.selection import Series, Wanted
 from rooflab.figures.style import PROVENANCE_LINES, UNUSED_WIDTH, Dash, Fill, run_look, theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 Limits = tuple[float, float]
 Point = tuple[float, float]
@@ -324,20 +322,29 @@ class Panel:
                 spots.append(Spot(x, y, -uy * gap * sign, ux * gap * sign, va=va))
         return degrees(atan2(uy, ux)), spots
 
-    def arrow(
-        self, start: Point, end: Point, before: float = 0.0, after: float = 0.0
-    ) -> Sequence[Point]:
-        """The line of an arrow between two bubbles with these radii; empty if there is no room."""
-        (x0, y0), (x1, y1) = self.place(*start), self.place(*end)
-        length = hypot(x1 - x0, y1 - y0)
-        head = min(5.0, (length - before - after) / 2)
+    def leftward(
+        self, start: Point, end: Point, offsets: Iterable[tuple[float, str]]
+    ) -> list[Spot]:
+        """Spots along a flat line from right to left, at each of the offsets in points."""
+        (x0, y), (x1, _) = self.place(*start), self.place(*end)
+        return [
+            Spot(*self.data(x1 - (x1 - x0) * step / 20, y), -4, dy, "right", va)
+            for dy, va in offsets
+            for step in range(0, 21, 2)
+        ]
+
+    def arrow(self, start: Point, end: Point) -> Sequence[Point]:
+        """The line of an arrow between two data points; empty if there is no room."""
+        tail, tip = self.place(*start), self.place(*end)
+        across, up = tip[0] - tail[0], tip[1] - tail[1]
+        length = hypot(across, up)
+        head = min(5.0, length / 2)
         if head < 1.5:
             return ()
-        ux, uy = (x1 - x0) / length, (y1 - y0) / length
-        tail, tip = (x0 + before * ux, y0 + before * uy), (x1 - after * ux, y1 - after * uy)
+        ux, uy = across / length, up / length
         sides = [
-            (tip[0] - head * ux - s * 0.5 * head * uy, tip[1] - head * uy + s * 0.5 * head * ux)
-            for s in (1, -1)
+            (tip[0] - head * ux - s * head * uy, tip[1] - head * uy + s * head * ux)
+            for s in (0.5, -0.5)
         ]
         return [self.data(*one) for one in (tail, tip, sides[0], tip, sides[1])]
 

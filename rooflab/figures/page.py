@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rooflab.figures.model import Cell, Key, Page, Panel
+from rooflab.figures.model import Axis, Cell, Key, Page, Panel
 from rooflab.figures.selection import FigureData
 from rooflab.figures.style import run_look, theme
 from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
+from rooflab.model.timeline import unit
 from rooflab.runs.names import run_names, short_name
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 FASTEST: Final = "The fastest kernel of each problem; all kernels of one: plot --workload NAME."
 
@@ -65,6 +64,18 @@ def page_width(panels: int) -> float:
     return theme().width if panels > 1 else theme().narrow
 
 
+def time_panel(
+    title: str, us: float, height: float, y: Axis, *, ruled: bool = False
+) -> tuple[Panel, float]:
+    """A panel as wide as the page against time, and the microseconds in a unit of its axis.
+
+    In the ``title`` of the axis ``{}`` is that unit; ``ruled`` draws lines at its ticks.
+    """
+    name, scale = unit(us)
+    cell = Cell(0, 0, LEFT, 0.06, theme().width - LEFT - RIGHT, height)
+    return Panel(cell, Axis((0, us / scale), title.format(name), log=False, grid=ruled), y), scale
+
+
 def grid(
     count: int, *, apart: float, above: float, tall: float, below: float = BELOW, first: float = 0.0
 ) -> list[Cell]:
@@ -107,7 +118,8 @@ def conditions(data: FigureData) -> list[str]:
     if theme().brief or theme().panel:
         return []
     notes = [FASTEST] if len(data.workloads) > 1 and not data.every else []
-    notes += [_conditions(data, run, data.rows(i)) for i, run in enumerate(data.runs)]
+    settings = data.settings if len(data.settings) == 1 else ()
+    notes += [run_conditions(run, data.rows(i), settings) for i, run in enumerate(data.runs)]
     notes += _missing(data)
     for i, (run, name) in enumerate(zip(data.runs, run_names(data.runs), strict=True)):
         rows = data.rows(i)
@@ -123,13 +135,8 @@ def conditions(data: FigureData) -> list[str]:
     return notes
 
 
-def _conditions(data: FigureData, run: Run, rows: Sequence[Measurement]) -> str:
-    """Device and conditions of one run in one line, without unknown facts."""
-    return run_conditions(run, rows, data.settings if len(data.settings) == 1 else ())
-
-
 def run_conditions(run: Run, rows: Sequence[Measurement] = (), settings: Sequence[str] = ()) -> str:
-    """The same, with the conditions of ``rows``."""
+    """Device and conditions of one run in one line, without unknown facts."""
     manifest, facts = run.manifest, run.manifest.device.facts
     parts = [manifest.device.name, *settings]
     roofs_of = manifest.program.get("roofs_of")  # then the device's facts are those of its model

@@ -130,7 +130,6 @@ def _known(name: str) -> bool:
 
 
 def _place(name: str) -> tuple[int, int]:
-    """The family of a name, by its order, and the place in it."""
     if name in _WORKLOADS:
         place, family = divmod(_WORKLOADS.index(name), len(_FAMILIES))
         return family, place

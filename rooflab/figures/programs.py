@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import number, shortened
+from rooflab.figures.model import Key, number, shortened
 from rooflab.figures.page import run_conditions
 from rooflab.figures.palette import mixed
 from rooflab.figures.selection import Wanted, possible
@@ -20,9 +20,7 @@ from rooflab.model.precision import precision_name
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs import program
 from rooflab.runs.program import Program
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 MEMORY: Final = "memory"
 CLOCK: Final = "clock"
@@ -251,6 +249,17 @@ def colour(part: str) -> str:
     if part == CLOCK:
         return mixed(colour(COMPUTE), style.palette.background, 0.5)
     return style.muted if part == UNKNOWN else style.grid
+
+
+def look(part: str) -> tuple[str, str]:
+    """The colour and the edge of its bar."""
+    return colour(part), theme().muted if part == IDLE else theme().palette.background
+
+
+def legend(binds: Iterable[str]) -> list[Key]:
+    """What the colours of groups mean that these bind."""
+    there = set(binds)
+    return [Key(text, colour(name)) for name, text in BINDS.items() if name in there]
 
 
 def tint(part: str) -> str:

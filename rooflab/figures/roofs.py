@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from rooflab.figures.model import Point
 from rooflab.figures.selection import FigureData, Series, possible
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline, extremes
 from rooflab.runs.names import competitors
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 _CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
 """Sizes of the last-level cache; the first known one is used."""
@@ -78,9 +77,6 @@ def _of_runs(data: FigureData, runs: list[int]) -> Roofline:
 def ceilings(roofline: Roofline, kind: str, key: str) -> list[Ceiling]:
     """The ceilings of one kind and key, of every provenance."""
     return [ceiling for ceiling in roofline.ceilings if (ceiling.kind, ceiling.key) == (kind, key)]
-
-
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures.palette import KernelStyle, kernel_styles
@@ -15,10 +15,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS, precision_name
 from rooflab.model.problem import ProblemRecord
 from rooflab.runs.program import is_program
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
-
+from rooflab.runs.store import Run
 
 MEMORY: Final = "device memory"
 HOST: Final = "host memory"
@@ -205,7 +202,6 @@ def _drawable(run: Run, flops: bool, place: str) -> list[Measurement]:
 def _present(
     wanted: Wanted, drawable: Sequence[Sequence[Measurement]], names: Sequence[str]
 ) -> list[str]:
-    """The precisions to draw, in the order of ``PRECISIONS``."""
     if not wanted.runs:
         raise UsageError("no run to draw: name a run folder")
     present = {row.problem.precision for rows in drawable for row in rows}

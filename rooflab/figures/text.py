@@ -125,7 +125,6 @@ class _Chart:
             self._cells[column, row] = (character, style)
 
     def _axis(self) -> str:
-        """The lower axis, its ticks and their numbers."""
         line = [self._flat] * self._columns
         numbers = [" "] * (self._columns + LEFT)
         for value, name in self._x.marks(self._columns / 8)[0]:

@@ -25,8 +25,9 @@ from rooflab.fleet.record import DONE, INTERRUPTED, LOST, REFUSED, Folder, Membe
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import Span
 from rooflab.runs import table
-from rooflab.runs.manifest import MANIFEST, Manifest, cleaned, load_manifest
-from rooflab.runs.store import MEASUREMENTS, RunWriter
+from rooflab.runs.manifest import Manifest, load_manifest
+from rooflab.runs.store import MANIFEST, MEASUREMENTS, RunWriter
+from rooflab.runs.text import cleaned
 from rooflab.version import __version__
 from rooflab.worker.process import START_S
 
@@ -117,7 +118,6 @@ class Coordinator:
                 link.kill()
 
     def _follow(self, member: MemberRecord, company: Company) -> None:
-        """One member, from its start to its end."""
         following = _Following(self, member.named(member.device), company)
         status, reason = DONE, ""
         try:

@@ -30,11 +30,12 @@ from rooflab.runs import table
 from rooflab.runs.manifest import Manifest
 from rooflab.runs.store import Run, resumable
 from rooflab.version import __version__
+from rooflab.worker.lifeline import end_with_file
 
 Send = Callable[[messages.Message], None]
 
 
-class Journal:
+class _Journal:
     """What ``RunWriter`` is to a folder: it sends instead of writing."""
 
     empty = False
@@ -49,14 +50,12 @@ class Journal:
         self.write_manifest()
 
     def write_manifest(self) -> None:
-        """Send it."""
         content = self.manifest.model_dump(mode="json", by_alias=True)
         self._send(messages.Written(manifest=content))
 
     def append(
         self, row: Measurement, rounds: Sequence[Sequence[float]], spans: Sequence[Span] = ()
     ) -> None:
-        """Send a row."""
         self._send(
             messages.Row(
                 line=table.line(self._columns, row),
@@ -66,11 +65,10 @@ class Journal:
         )
 
     def replace(self, rows: Sequence[Measurement]) -> None:
-        """Send all rows."""
         self._send(messages.Rows(lines=[table.line(self._columns, row) for row in rows]))
 
 
-class Reporter(Observer):
+class _Reporter(Observer):
     """Sends notes and heartbeats."""
 
     def __init__(self, send: Send) -> None:
@@ -78,20 +76,16 @@ class Reporter(Observer):
         self._finished = False
 
     def finished(self) -> None:
-        """Nothing more is sent: nobody listens."""
-        self._finished = True
+        self._finished = True  # nobody listens from now on
         self._send(messages.Finished())
 
     def note(self, text: str) -> None:
-        """Send it."""
         self._send(messages.Note(text=text))
 
     def began(self, run: Run, points: int) -> None:
-        """The roofs are known."""
         self._send(messages.Heartbeat(text="warming up"))
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
-        """Send the current step."""
         if not self._finished:
             text = f"{step} {kernel} {problem.precision} {problem.size}"
             self._send(messages.Heartbeat(text=text))
@@ -113,7 +107,7 @@ def main() -> None:
         device = open_device(resolve(opened.device)[0])
         send(_hello(device))
         work = messages.Work.model_validate_json(source.readline())
-        _end_with_stdin(source.fileno())
+        end_with_file(source.fileno())  # then the coordinator has ended
         _measure(device, work, send)
     except RooflabError as error:
         send(messages.Refusal(reason=str(error)))
@@ -144,17 +138,6 @@ def _sender() -> Send:
     return send
 
 
-def _end_with_stdin(descriptor: int) -> None:
-    """End this process when the coordinator ends; its workers then end too."""
-
-    def watch() -> None:
-        while os.read(descriptor, 1):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def _hello(device: Device) -> messages.Hello:
     return messages.Hello(
         rooflab=__version__,
@@ -182,8 +165,8 @@ def _measure(device: Device, work: messages.Work, send: Send) -> None:
         if differences := resumable(old, manifest):
             raise UsageError(f"cannot continue: {'; '.join(differences)[:400]}")
         manifest = old
-    journal = Journal(send, work, manifest)
-    engine.execute_into(plan, device, journal, Reporter(send), hold=work.hold)
+    journal = _Journal(send, work, manifest)
+    engine.execute_into(plan, device, journal, _Reporter(send), hold=work.hold)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from rooflab.fleet.runs import Assessment, assess, differing_versions
 from rooflab.model.measurement import Measurement
 from rooflab.report import ranks
 from rooflab.runs import store
-from rooflab.runs.manifest import MANIFEST, clean
-from rooflab.runs.store import MEMBERS
+from rooflab.runs.store import MEMBERS, runs_in
+from rooflab.runs.text import clean
 
 MOST_BARS: Final = 16
 """Members with a bar of their own; of more, one bar counts the rows of all."""
@@ -105,29 +105,24 @@ def report(folder: Path, found: Assessment | None = None) -> int:
     0 if all are done, 2 if all were refused, else 1. Of a program it says whom its ranks wait for.
     """
     if load(folder).ranks:
-        return _report_ranks(folder)
+        program = load_ranks(folder)
+        ranks.show(program, console.out())
+        console.note(f"{folder}/{MEMBERS}/: a run of each rank")
+        return int(len(program.ranks) < program.size)
     code = _summarize(folder)
     if found or measured(folder):
         text.show(found or assess(api.load_fleet(folder)), console.out())
     return code
 
 
-def _report_ranks(folder: Path) -> int:
-    found = load_ranks(folder)
-    ranks.show(found, console.out())
-    console.note(f"{folder}/{MEMBERS}/: a run of each rank")
-    return int(len(found.ranks) < found.size)
-
-
 def measured(folder: Path) -> bool:
     """Whether a member has begun to measure."""
-    return any((folder / MEMBERS).glob(f"*/{MANIFEST}"))
+    return bool(runs_in(folder / MEMBERS))
 
 
 def _summarize(folder: Path) -> int:
     record = load(folder)
-    paths = sorted((folder / MEMBERS).glob(f"*/{MANIFEST}"))
-    runs = {path.parent.name: store.load(path.parent) for path in paths}
+    runs = {path.name: store.load(path) for path in runs_in(folder / MEMBERS)}
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("member", "device", "rows", "status"):
         table.add_column(name, justify="right" if name == "rows" else "left", overflow="fold")

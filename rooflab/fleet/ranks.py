@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from rooflab.errors import RooflabError, RunError, UsageError
-from rooflab.files import write_atomic
+from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.record import DONE, LOST, MemberRecord, Record, load
 from rooflab.fleet.runs import load_fleet
 from rooflab.runs.ranks import Ranks, ranks_of
@@ -31,26 +30,24 @@ def create(out: Path, size: int, key: str, command: Sequence[str]) -> Path:
 
     ``key`` is what the launch is known by. Raises ``UsageError`` if it cannot be created.
     """
-    now = datetime.now(UTC)
     if out.exists() or out == Path("results"):
-        folder = create_folder(out, "ranks", now)
+        folder = create_folder(out, "ranks", datetime.now(UTC))
     else:
         folder = _made(out)
-    begin(folder, size, key, command)
+    _begin(folder, size, key, command)
     return folder
 
 
-def _made(out: Path) -> Path:
+def _made(folder: Path, *, exist_ok: bool = False) -> Path:
     try:
-        out.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
-        raise UsageError(f"cannot write to {str(out)[:200]}: {error.strerror}") from error
-    return out
+        raise UsageError(f"cannot write to {str(folder)[:200]}: {error.strerror}") from error
+    return folder
 
 
-def begin(folder: Path, size: int, key: str, command: Sequence[str]) -> None:
+def _begin(folder: Path, size: int, key: str, command: Sequence[str]) -> None:
     """Say what the folder will have; raises ``RunError`` if it cannot be written."""
-    members = [MemberRecord(name=name_of(i), host="", device=DEVICE) for i in range(size)]
     record = Record(
         created=datetime.now(UTC),
         command=list(command),
@@ -59,17 +56,13 @@ def begin(folder: Path, size: int, key: str, command: Sequence[str]) -> None:
         device=DEVICE,
         ranks=size,
         key=key,
-        members={one.name: one for one in members},
+        members={name_of(number): _rank(number) for number in range(size)},
     )
-    _write(folder, record)
+    record.write(folder)
 
 
-def _write(folder: Path, record: Record) -> None:
-    text = record.model_dump_json(by_alias=True, indent=2) + "\n"
-    try:
-        write_atomic(folder / FLEET, text.encode())
-    except OSError as error:
-        raise RunError(f"cannot write {folder / FLEET}: {error.strerror}") from error
+def _rank(number: int) -> MemberRecord:
+    return MemberRecord(name=name_of(number), host="", device=DEVICE)
 
 
 def of_launch(out: Path, size: int, key: str) -> Iterator[Path]:
@@ -91,11 +84,7 @@ def shared(folder: Path, size: int, command: Sequence[str]) -> None:
         return
     if folder.exists() and any(not one.name.startswith(".") for one in folder.iterdir()):
         raise UsageError(f"{str(folder)[:200]} has other files: name a new folder for the ranks")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {str(folder)[:200]}: {error.strerror}") from error
-    begin(folder, size, "", command)
+    _begin(_made(folder, exist_ok=True), size, "", command)
 
 
 def member_path(folder: Path, number: int) -> Path:
@@ -112,11 +101,11 @@ def conclude(folder: Path, reasons: dict[int, str]) -> None:
     for number in range(record.ranks):
         name = name_of(number)
         there = (folder / MEMBERS / name).is_dir()
-        known = record.members.get(name) or MemberRecord(name=name, host="", device=DEVICE)
+        known = record.members.get(name, _rank(number))
         status = known.but(reason=reasons.get(number, ""), status=DONE if there else LOST)
         record.members[name] = status
     record.finished = datetime.now(UTC)
-    _write(folder, record)
+    record.write(folder)
 
 
 def load_ranks(folder: Path) -> Ranks:

@@ -69,7 +69,7 @@ def named(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Node]:
             f"{name}-{str(node[more])[:15]}" if counts[name] > 1 else name
             for name, node in zip(names, living, strict=True)
         ]
-    return {name: _node(node) for name, node in zip(names, living, strict=True)}
+    return dict(zip(names, map(_node, living), strict=True))
 
 
 def answering(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

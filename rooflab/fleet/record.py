@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
-from rooflab.runs.manifest import MANIFEST, read_object, told
-from rooflab.runs.store import FLEET, MEMBERS, create_folder, is_fleet
+from rooflab.runs.manifest import read_object, told
+from rooflab.runs.store import FLEET, MANIFEST, MEMBERS, create_folder, is_fleet
 from rooflab.runs.store import load as load_run
 
 SCHEMA: Final = 1
@@ -98,6 +98,14 @@ class Record(BaseModel):
     ranks: int = Field(0, ge=0, le=10**6)
     key: str = ""
     members: dict[str, MemberRecord] = {}
+
+    def write(self, folder: Path) -> None:
+        """Replace fleet.json; raises ``RunError``."""
+        text = self.model_dump_json(by_alias=True, indent=2) + "\n"
+        try:
+            write_atomic(folder / FLEET, text.encode())
+        except OSError as error:
+            raise RunError(f"cannot write {folder / FLEET}: {error.strerror}") from error
 
 
 def load(path: Path) -> Record:
@@ -179,13 +187,8 @@ class Folder:
         Without settings, which a user's class of devices has when the first one is open, there is
         nothing to continue, and no file.
         """
-        if not self.record.configs:
-            return
-        text = self.record.model_dump_json(by_alias=True, indent=2) + "\n"
-        try:
-            write_atomic(self.path / FLEET, text.encode())
-        except OSError as error:
-            raise RunError(f"cannot write {self.path / FLEET}: {error.strerror}") from error
+        if self.record.configs:
+            self.record.write(self.path)
 
     def close(self) -> None:
         """Release the lock; a folder of which nobody took part is removed."""

@@ -31,8 +31,9 @@ from rooflab.model.measurement import POSSIBLE_US, Measurement, is_possible
 from rooflab.model.problem import D2H, DRAM, H2D, SFU
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import label, precision_title
-from rooflab.runs.manifest import MANIFEST, Manifest, clean
-from rooflab.runs.store import MEMBERS, Run, load
+from rooflab.runs.manifest import Manifest
+from rooflab.runs.store import MANIFEST, MEMBERS, Run, load
+from rooflab.runs.text import clean
 
 L2: Final = "l2"
 PCIE: Final = "pcie"
@@ -83,7 +84,6 @@ class Fleet:
     members: tuple[Member, ...]
 
     def __repr__(self) -> str:
-        """One line."""
         return f"<rooflab.Fleet {self.path}: {len(self.members)} members>"
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import takewhile
@@ -19,7 +18,7 @@ from rooflab.fleet.runs import AVERAGES, Assessment, Resource, Standing
 from rooflab.model.diagnosis import LAUNCH
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.fitting import FigureTable
-from rooflab.report.text import digits
+from rooflab.report.text import as_json, digits
 
 MOST_ROWS: Final = 24
 """Members of a table, if not more of them are slow, fast or undecided."""
@@ -338,7 +337,7 @@ def to_json(found: Assessment) -> str:
         "points": [_figures(one) for one in found.spots],
         "phases": [_cost(one) for one in costs(found.fleet)],
     }
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 def _figures(one: Standing) -> dict[str, Any]:

@@ -134,13 +134,12 @@ class ArrayLibrary:
         """Until its numbers are there."""
 
 
-class CuPy(ArrayLibrary):
+class _CuPy(ArrayLibrary):
     """Arrays on a GPU."""
 
     name = "cupy"
 
     def device(self, array: Any) -> str:
-        """The GPU."""
         return f"cuda:{array.device.id}"
 
     def _spread(self, array: Any, before: int, after: int) -> Any:
@@ -148,26 +147,22 @@ class CuPy(ArrayLibrary):
         return self.module.ndarray(array.shape, array.dtype, memory, array.strides)
 
     def numbers(self, flat: Any, *, host: bool) -> Any:
-        """Copied if need be."""
         return super().numbers(flat.get() if host else flat, host=host)
 
 
-class Torch(ArrayLibrary):
+class _Torch(ArrayLibrary):
     """Tensors of PyTorch; copies need gradients if the tensor does."""
 
     name = "torch"
     kind = "Tensor"
 
     def device(self, array: Any) -> str:
-        """A GPU, the CPU, or another device under its own name."""
         return "cpu" if array.device.type == "cpu" else f"{array.device.type}:{array.device.index}"
 
     def dtype(self, array: Any) -> str:
-        """Without the library's name."""
         return str(array.dtype).removeprefix("torch.")
 
     def item_bytes(self, array: Any) -> int:
-        """The size of an element."""
         return int(array.element_size())
 
     def memory_bytes(self, array: Any) -> int:
@@ -203,11 +198,9 @@ class Torch(ArrayLibrary):
         return made.requires_grad_(array.requires_grad)
 
     def rolled(self, array: Any, shift: int) -> Any:
-        """The same numbers at other places."""
         return array.detach().roll(shift)
 
     def scaled(self, array: Any, factor: float) -> Any:
-        """In its type."""
         return (self._wide(array) * factor).to(array.dtype)
 
     def _wide(self, array: Any) -> Any:
@@ -219,7 +212,6 @@ class Torch(ArrayLibrary):
         return super().nudge(target.detach(), chance)
 
     def warped(self, array: Any, power: float) -> Any:
-        """In its type."""
         wide = self._wide(array)
         sizes = wide.abs()
         return (wide / (sizes + (sizes == 0)) * sizes**power).to(array.dtype)
@@ -236,11 +228,10 @@ class Torch(ArrayLibrary):
         return real.reshape(-1)
 
     def numbers(self, flat: Any, *, host: bool) -> Any:
-        """Copied if need be."""
         return flat.double().cpu().numpy() if host else flat.double()
 
 
-class Jax(ArrayLibrary):
+class _Jax(ArrayLibrary):
     """Arrays of JAX, which cannot be changed, and whose work is started by other threads."""
 
     name = "jax"
@@ -248,38 +239,30 @@ class Jax(ArrayLibrary):
     waits = True
 
     def device(self, array: Any) -> str:
-        """The GPU or the CPU."""
         (device, *_) = array.devices()
         return "cpu" if device.platform == "cpu" else f"cuda:{device.id}"
 
     def copy(self, array: Any) -> Any:
-        """The same numbers elsewhere."""
         return self._numpy.array(array, copy=True)
 
     def rolled(self, array: Any, shift: int) -> Any:
-        """The same numbers at other places."""
         return self._numpy.roll(array, shift)
 
     def put(self, target: Any, source: Any) -> Any:
-        """Another array."""
         return self.copy(source)
 
     def memory_bytes(self, array: Any) -> int:
-        """All are dense."""
         return size_bytes(array)
 
     def flat(self, array: Any) -> Any:
         """In host memory: JAX has no float64 unless it is asked for."""
-        import numpy
-
-        return ArrayLibrary(numpy).flat(numpy.asarray(array))
+        on_host = _numpy()
+        return on_host.flat(on_host.module.asarray(array))
 
     def nudge(self, target: Any, chance: float) -> bool:
-        """It cannot be changed."""
         return False
 
     def wait(self, array: Any) -> None:
-        """Until it is computed."""
         array.block_until_ready()
 
     @property
@@ -287,58 +270,49 @@ class Jax(ArrayLibrary):
         return sys.modules["jax.numpy"]
 
 
-class Numba(ArrayLibrary):
+class _Numba(ArrayLibrary):
     """Device arrays of numba.cuda."""
 
     name = "numba"
     kind = "DeviceNDArray"
 
     def device(self, array: Any) -> str:
-        """The GPU of its context."""
         return f"cuda:{sys.modules['numba.cuda'].get_current_device().id}"
 
     def copy(self, array: Any) -> Any:
-        """The same numbers elsewhere."""
         return sys.modules["numba.cuda"].to_device(array.copy_to_host())
 
     def rolled(self, array: Any, shift: int) -> Any:
-        """In host memory."""
-        import numpy
-
-        return numpy.roll(array.copy_to_host(), shift)
+        return _numpy().rolled(array.copy_to_host(), shift)
 
     def scaled(self, array: Any, factor: float) -> Any:
-        """In host memory."""
-        host = array.copy_to_host()
-        return (host * factor).astype(host.dtype)
+        return _numpy().scaled(array.copy_to_host(), factor)
 
     def warped(self, array: Any, power: float) -> Any:
-        """In host memory."""
-        import numpy
-
-        return ArrayLibrary(numpy).warped(array.copy_to_host(), power)
+        return _numpy().warped(array.copy_to_host(), power)
 
     def put(self, target: Any, source: Any) -> Any:
-        """Copied to the GPU."""
         target.copy_to_device(source)
         return target
 
     def nudge(self, target: Any, chance: float) -> bool:
-        """It would be copied."""
         return False
 
     def flat(self, array: Any) -> Any:
-        """In host memory."""
-        import numpy
+        return _numpy().flat(array.copy_to_host())
 
-        return ArrayLibrary(numpy).flat(array.copy_to_host())
+
+def _numpy() -> ArrayLibrary:
+    import numpy
+
+    return ArrayLibrary(numpy)
 
 
 _BY_MODULE: Final = {
-    "torch": Torch,
-    "cupy": CuPy,
-    "jax": Jax,
-    "numba.cuda.cudadrv.devicearray": Numba,
+    "torch": _Torch,
+    "cupy": _CuPy,
+    "jax": _Jax,
+    "numba.cuda.cudadrv.devicearray": _Numba,
     "numpy": ArrayLibrary,
 }
 

@@ -196,9 +196,11 @@ def bench(
         given = [(int(size), _made(make(size), modules)) for size in sizes]
     if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance < 1):
         raise UsageError(f"tolerance={tolerance!r}: give a relative error from 0 to 1")
-    asked = _Asked(flops, bytes, precision, tolerance, device, judged_by, counters)
+    asked = _Asked(
+        named, judged_by, config, flops, bytes, precision, tolerance, device, counters=counters
+    )
     with seeds():
-        results = [_Point(named, one, asked, config, size).run() for size, one in given]
+        results = [_Point(asked, one, size).run() for size, one in given]
     return joined(results)
 
 
@@ -217,15 +219,22 @@ def joined(results: Sequence[Result]) -> Result:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the caller says of each point."""
+    """Functions by name, the one that they are compared with, and what the caller says of them."""
 
+    functions: Mapping[str, Function]
+    reference: str
+    config: SweepConfig
     flops: Work | None
     bytes: Work | None
     precision: str | None
     tolerance: float | None
     device: str | None
-    reference: str
     counters: bool
+
+    @property
+    def first(self) -> str:
+        """The function that says what is computed."""
+        return self.reference or next(iter(self.functions))
 
 
 def _named(functions: Any) -> dict[str, Function]:
@@ -275,21 +284,15 @@ def _made(made: Any, modules: bool) -> Arguments:
 class _Point:
     """All functions with the same arguments."""
 
-    def __init__(
-        self,
-        named: Mapping[str, Function],
-        arguments: Arguments,
-        asked: _Asked,
-        config: SweepConfig,
-        size: int | None,
-    ) -> None:
+    def __init__(self, asked: _Asked, arguments: Arguments, size: int | None) -> None:
+        named = asked.functions
         for name, function in named.items():
             call.checked(name, function, arguments)
-        self._named, self._given, self._asked, self._config = named, arguments, asked, config
-        self._size, self._subjects = size, dict[str, Called]()
+        self._asked, self._given, self._size = asked, arguments, size
+        self._subjects: dict[str, Called] = {}
         of_all = [call.named_arrays(one) for one in named.values()]
         self._named_arrays = arrays.leaves(of_all)
-        self._arrays = arrays.leaves([arguments.every, call.named_arrays(named[self._first])])
+        self._arrays = arrays.leaves([arguments.every, call.named_arrays(named[asked.first])])
 
     def run(self) -> Result:
         """One row for each function."""
@@ -298,7 +301,7 @@ class _Point:
         self._arrays = [one for one in self._arrays if id(one) not in returned]
         found = self._arrays or results
         place = call.place([*self._given.every, *self._named_arrays, *results])
-        calls = (partial(copied(self._given).call, one) for one in self._named.values())
+        calls = (partial(copied(self._given).call, one) for one in self._asked.functions.values())
         device = device_of(self._asked.device or place or workplace(calls))
         if place and place != device.id:
             raise UsageError(f"device={device.id!r}, and the arrays are on {place}: move them")
@@ -306,26 +309,26 @@ class _Point:
             problem = self._problem(found, results)
             kernels = [
                 Kernel(name, NAME, device.kind, "", (problem.precision.name,), _unused, NAME)
-                for name in self._named
+                for name in self._asked.functions
             ]
             roofline = roofs(device)
             draw = random.Random(randbits(64))
             subject = partial(self._subject, device, problem, draw)
-            protocol = Protocol(device, self._config, settings=Unwatched(), subject=subject)
+            protocol = Protocol(device, self._asked.config, settings=Unwatched(), subject=subject)
             try:
                 outcomes = protocol.measure(problem, kernels)
                 counted = self._counted(device, outcomes) if self._asked.counters else {}
             finally:
                 for one in self._subjects.values():
                     one.release()
-            if (first := counted.get(self._first)) and not problem.flops and first.all_flops:
+            if (first := counted.get(self._asked.first)) and not problem.flops and first.all_flops:
                 said = problem.counts.replace("no FLOPs", "counted FLOPs")
                 problem = replace(problem, work_flops=int(first.all_flops), counts=said)
             rows = [
                 self._row(problem, kernel, outcome, roofline, device, counted.get(kernel.name))
                 for kernel, outcome in zip(kernels, outcomes, strict=True)
             ]
-        manifest = manifest_of(device, self._config, kernels, [NAME], len(rows))
+        manifest = manifest_of(device, self._asked.config, kernels, [NAME], len(rows))
         manifest.roofline, manifest.finished = roofline, datetime.now(UTC)
         rounds = tuple(outcome.rounds for outcome in outcomes)
         return Result(UNSAVED, manifest, rows, [], rounds)
@@ -333,12 +336,11 @@ class _Point:
     def _subject(
         self, device: Device, problem: Call, draw: random.Random, kernel: Kernel
     ) -> Called:
-        reference, judge = self._asked.reference, None
-        if reference:
-            tolerance = self._asked.tolerance
-            allowed = problem.tolerance if tolerance is None else tolerance
-            judge = Judge(reference, self._named[reference], allowed)
-        function, cold = self._named[kernel.name], self._config.cache == "cold"
+        asked, judge = self._asked, None
+        if asked.reference:
+            allowed = problem.tolerance if asked.tolerance is None else asked.tolerance
+            judge = Judge(asked.reference, asked.functions[asked.reference], allowed)
+        function, cold = asked.functions[kernel.name], asked.config.cache == "cold"
         subject = Called(device, problem, function, self._given, judge, draw, cold=cold)
         self._subjects[kernel.name] = subject
         return subject
@@ -379,27 +381,21 @@ class _Point:
         unknown: dict[str, Any] = dict.fromkeys(OF_FLOPS)
         return replace(row, **unknown)
 
-    @property
-    def _first(self) -> str:
-        """The function that says what is computed."""
-        return self._asked.reference or next(iter(self._named))
-
     def _called(self) -> list[Any]:
         """Call each function once, which may compile and raise anything; the first one's arrays."""
         results: list[Any] = []
-        for name, function in self._named.items():
+        for name, function in self._asked.functions.items():
             try:
                 found = arrays.leaves(copied(self._given).call(function))
             except Exception as error:
                 error.add_note(f"rooflab.bench called {name} for the first time")
                 raise
-            results = found if name == self._first else results
+            results = found if name == self._asked.first else results
         return results
 
     def _problem(self, found: list[Any], results: list[Any]) -> Call:
-        """What a call moves and computes."""
         precision = call.precision_of(found, self._asked.precision)
-        flops, said = self._flops(self._named[self._first], [*found, *results])
+        flops, said = self._flops(self._asked.functions[self._asked.first], [*found, *results])
         shown = self._given.every or self._arrays
         stated = self._asked.bytes
         if stated is not None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from rooflab.api import Races
     from rooflab.functions.bench import Result
+    from rooflab.runs.compare import Comparison
 
 SAVE, JSON, COMPARE, FAIL, DEVICE = (
     f"--roofline-{word}" for word in ("save", "json", "compare", "fail", "device")
@@ -97,7 +99,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if file := config.getoption(JSON):
         Path(file).write_text(EXPORTERS["json"](together), encoding="utf-8")
     if base := config.getoption(COMPARE):
-        for line in _changes(Path(base), together):
+        for line in _changes(base, together):
             terminalreporter.line(line)
 
 
@@ -105,31 +107,33 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail if something is slower than before, and if that was asked for."""
     results, base = session.config.stash[_RESULTS], session.config.getoption(COMPARE)
     if session.config.getoption(FAIL) and base and results and not session.exitstatus:
-        from rooflab.api import compare
-        from rooflab.errors import RooflabError
         from rooflab.functions.bench import joined
         from rooflab.runs.compare import Comparison, Verdict
 
-        try:
-            compared = compare(base, joined(results))
-        except RooflabError:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # the summary says why
-            return
-        if isinstance(compared, Comparison) and (compared.counts[Verdict.SLOW] or compared.broken):
+        compared = _compared(base, joined(results))
+        if isinstance(compared, str) or (
+            isinstance(compared, Comparison) and (compared.counts[Verdict.SLOW] or compared.broken)
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _changes(base: Path, new: Result) -> list[str]:
-    """What ``rooflab compare`` says, one line for each point that is not the SAME."""
+def _compared(base: str, new: Result) -> Comparison | Races | str:
+    """As ``rooflab.compare``, or why they cannot be compared."""
     from rooflab.api import compare
     from rooflab.errors import RooflabError
+
+    try:
+        return compare(base, new)
+    except RooflabError as error:
+        return f"not compared with {base}: {error}"
+
+
+def _changes(base: str, new: Result) -> list[str]:
+    """What ``rooflab compare`` says, one line for each point that is not the SAME."""
     from rooflab.report import verdicts
     from rooflab.runs.compare import Comparison, Verdict
 
-    try:
-        compared = compare(base, new)
-    except RooflabError as error:
-        return [f"not compared with {base}: {error}"]
+    compared = _compared(base, new)
     if not isinstance(compared, Comparison):
         return str(compared).splitlines()
     shown = [one for one in Verdict if one != Verdict.SAME]

@@ -127,7 +127,12 @@ def _give_back(cuda: Any, number: int, reserved: int) -> None:
 @contextmanager
 def seeds() -> Iterator[None]:
     """The states of random generators come back."""
-    back = [partial(random.setstate, random.getstate()), _numpy_state()]
+    import numpy
+
+    back = [
+        partial(random.setstate, random.getstate()),
+        partial(numpy.random.set_state, numpy.random.get_state()),
+    ]
     torch = sys.modules.get("torch")
     if torch is not None:
         back.append(partial(torch.set_rng_state, torch.get_rng_state()))
@@ -139,9 +144,3 @@ def seeds() -> Iterator[None]:
     finally:
         for put_back in back:
             put_back()
-
-
-def _numpy_state() -> partial[None]:
-    import numpy
-
-    return partial(numpy.random.set_state, numpy.random.get_state())

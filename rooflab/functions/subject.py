@@ -50,11 +50,6 @@ KEPT_US: Final = 20.0
 class Called(Subject):
     """One function of a race. All have the same arguments, each its own copies of them."""
 
-    __slots__ = (
-        *("_arguments", "_device", "_draw", "_function", "_held", "_in_place", "_judge", "_kept"),
-        *("_last_place", "_others", "_result", "queued", "varies"),
-    )
-
     def __init__(
         self,
         device: Device,

@@ -79,7 +79,6 @@ class Contestant:
         self._say(done=True)
 
     def _load(self) -> None:
-        """Prepare the kernel on each copy of the operands."""
         kernel, problem = self._kernel()
         if reason := kernel.unavailable(self._device) or kernel.refuses(problem):
             raise ValueError(reason)

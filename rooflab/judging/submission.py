@@ -241,18 +241,10 @@ class Submission(Process):
 def _threads(group: int) -> Iterator[str]:
     """The folders of all threads in a group of processes."""
     for name in os.listdir("/proc"):  # noqa: PTH208  there are hundreds, and it is done often
-        if name.isdigit() and _group(int(name)) == group:
-            with suppress(OSError):
+        with suppress(OSError):  # it may have ended
+            if name.isdigit() and os.getpgid(int(name)) == group:
                 for thread in os.listdir(f"/proc/{name}/task"):  # noqa: PTH208
                     yield f"/proc/{name}/task/{thread}"
-
-
-def _group(process: int) -> int:
-    """0 if it has ended."""
-    try:
-        return os.getpgid(process)
-    except OSError:
-        return 0
 
 
 def _thread_ns(thread: str) -> int:

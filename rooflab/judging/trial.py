@@ -161,23 +161,15 @@ class Trial:
         self._subject = Resident(arena.device, arena.inspector, self._kernel, self._launches)
         self._ends = ExitStack()
 
-    def begun(self) -> Trial:
-        """With its process, its file loaded, and its first results right; raises ``Rejected``."""
-        try:
-            self._begin()
-        except BaseException:
-            self.end()
-            raise
-        return self
+    def begin(self) -> None:
+        """Start its process, load its file, compare its first results; raises ``Rejected``.
 
-    def _begin(self) -> None:
+        Whatever happens, ``end`` must follow.
+        """
         arena = self._arena
-        folder = Path(
-            self._ends.enter_context(
-                TemporaryDirectory(prefix="rooflab-", ignore_cleanup_errors=True)
-            )
-        )
-        self._submission = arena.open(self._job, folder, self._deadlines)
+        folder = TemporaryDirectory(prefix="rooflab-", ignore_cleanup_errors=True)
+        place = Path(self._ends.enter_context(folder))
+        self._submission = arena.open(self._job, place, self._deadlines)
         self._ends.callback(self._submission.kill)
         self.refused = self._submission.refused
         arena.disturbed()  # how long flushes take now, before anything of it is loaded

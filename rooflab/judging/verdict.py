@@ -207,7 +207,7 @@ def _half(trial: Callable[..., Trial], against: str, before: Sequence[list[float
     """Half of its rounds, after those ``before``, in a process that no submission has seen."""
     other = trial(against, trusted=True)
     try:
-        other.begun()
+        other.begin()
         other.outcome.rounds += before
         other.time(2)
     except OutOfTime:
@@ -223,7 +223,7 @@ def _alone(trial: Trial) -> None:
     """A submission, with all its checks."""
     mine = _scheduled()
     try:
-        trial.begun()
+        trial.begin()
         trial.time()
         trial.verify_again()
     except Rejected as refusal:

@@ -113,6 +113,11 @@ class Measurement:
         "compulsory traffic of device memory; on several GPUs, of the busiest one",
         digits=4,
     )
+    expected_dram_bytes: float | None = _column(
+        "expected DRAM bytes",
+        "of a program: modelled, with what products read again; neither counted nor a bound",
+        digits=3,
+    )
     host_bytes: int | None = _column(
         "host bytes",
         "of a streamed problem: compulsory traffic of the host link, both directions",

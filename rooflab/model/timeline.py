@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -56,7 +55,6 @@ MOST_LAUNCHES: Final = 20_000
 """Launches of a step that are kept."""
 
 
-def unit(spans: Sequence[Span]) -> tuple[str, float]:
-    """A unit of time that suits the spans, and its microseconds."""
-    longest = max(span.end_us for span in spans)
-    return ("ms", 1000.0) if longest >= 1000 else ("µs", 1.0)
+def unit(us: float) -> tuple[str, float]:
+    """A unit of time that suits so many microseconds, and its microseconds."""
+    return ("ms", 1000.0) if us >= 1000 else ("µs", 1.0)

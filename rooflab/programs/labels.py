@@ -71,8 +71,10 @@ def _part(work: Needs | None, share: float) -> Needs | None:
     def part(amount: int | None) -> int | None:
         return None if amount is None else round(amount * share)
 
-    same = work.same_as if share == 1 else ""  # one of several launches is another problem
-    return replace(work, flops=part(work.flops), bytes=part(work.bytes), same_as=same)
+    if share == 1:
+        return work
+    flops, moved = part(work.flops), part(work.bytes)
+    return replace(work, flops=flops, bytes=moved, same_as="", product=None)  # another problem
 
 
 def labelled(

@@ -77,6 +77,8 @@ def modelled(call: Operation) -> Needs | None:
         sum(known) if len(known) == len(moved) else None,
         _precision(given),
         _same_as(call),
+        model.once,
+        model.product,
     )
 
 

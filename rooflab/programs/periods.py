@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from rooflab.devices.records import Launch, LaunchKey
+from rooflab.devices.records import NOWHERE, Launch, LaunchKey
 
 FEWEST: Final = 4
 """Steps that make a period."""
@@ -16,6 +16,12 @@ FEWEST: Final = 4
 ANCHORS: Final = 12
 """Kernels that are tried as the first one of a step."""
 
+
+MOST: Final = 0.5
+"""Steps with less of the time do not stand for the program."""
+
+MORE: Final = 1.2
+"""Steps whose grids differ are taken if they have so many times the time of those that do not."""
 
 Order = tuple[int, int]
 """A place in the order in which a program launches."""
@@ -58,6 +64,44 @@ def period_of(
     once = [key for key, count in Counter(step).items() if count == 1]
     first = _from(min(once, key=lambda key: order[key]), keys)
     return first if first and first.length == best.length else best
+
+
+def steps_of(
+    launches: Sequence[Launch], order: Mapping[LaunchKey, Order]
+) -> tuple[Sequence[Launch], Period | None]:
+    """The launches and their period, None if nothing that repeats has MOST of the time.
+
+    Steps may differ in the grids of some kernels, as those of a model whose cache grows do: such
+    launches are returned without a grid, so that they are one group.
+    """
+    least = MOST * sum(one.ns for one in launches)
+    exact = period_of(launches, order)
+    ns = exact.ns(launches) if exact else 0
+    alike = [replace(one, grid=NOWHERE) for one in launches]
+    period = period_of(alike, _without_grids(order))
+    if period is None or period.ns(alike) < max(least, MORE * ns):
+        return launches, exact if ns >= least else None
+    found = list(launches)
+    for place in range(period.length):
+        same = [start + place for start in period.starts]
+        if len({launches[i].grid for i in same}) > 1:
+            for i in same:
+                found[i] = alike[i]
+    return found, replace(period, anchor=found[period.starts[0]].key)
+
+
+def _without_grids(order: Mapping[LaunchKey, Order]) -> dict[LaunchKey, Order]:
+    found: dict[LaunchKey, Order] = {}
+    for key, place in order.items():
+        loose = key._replace(grid=NOWHERE)
+        found[loose] = min(place, found.get(loose, place))
+    return found
+
+
+def known_as(key: LaunchKey, keys: Collection[LaunchKey]) -> LaunchKey:
+    """The one of ``keys`` that a launch has in steps whose grids differ; else its own."""
+    loose = key._replace(grid=NOWHERE)
+    return loose if key not in keys and loose in keys else key
 
 
 def _anchors(launches: Sequence[Launch]) -> list[LaunchKey]:

@@ -21,6 +21,7 @@ from rooflab.fleet.ranks import member_path, shared
 from rooflab.measure.levels import roofs
 from rooflab.model.problem import PROGRAM
 from rooflab.model.roofline import Roofline
+from rooflab.model.traffic import Chip
 from rooflab.programs.collectives import collectives, communication
 from rooflab.programs.groups import OTHERS, limited, varies
 from rooflab.programs.place import given_place
@@ -181,7 +182,7 @@ def built(
     groups = limited(found.groups)
     if (rest := len(found.groups) - len(groups)) > 0:
         found.notes[f"the {rest + 1} groups with the least time are one: {OTHERS}"] = None
-    made = rows(found.recording, groups, known.roofline, clock, graph)
+    made = rows(found.recording, groups, known.roofline, clock, graph, Chip.of(known.device.facts))
     step = step_of(found.recording)
     manifest = Manifest(
         created=datetime.now(UTC),

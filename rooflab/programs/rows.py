@@ -15,6 +15,8 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM, Operand, Problem, extent, setting
 from rooflab.model.roofline import Roof, Roofline
+from rooflab.model.traffic import Chip
+from rooflab.programs.expected import mean_expected
 from rooflab.programs.groups import LaunchSet
 from rooflab.programs.names import short
 from rooflab.recording import with_counters
@@ -64,9 +66,9 @@ class ProgramGroup(Problem):
 
     @property
     def size(self) -> str:
-        """``132x1x1 384``: grid and threads of a block."""
+        """``132x1x1 384``: grid and threads of a block, ``-`` for what is not known or differs."""
         part = f" #{self.part}" if self.part else ""
-        return f"{self.grid} {self.threads}{part}" if self.grid else "-"
+        return f"{self.grid or '-'} {self.threads}{part}" if self.grid or self.threads > 1 else "-"
 
     def reference(self, arrays: Any, inputs: Any) -> Mapping[str, Any]:
         """Nobody knows it."""
@@ -117,13 +119,15 @@ def rows(
     roofline: Roofline,
     nominal_mhz: float | None,
     graph: tuple[Counters, int] | None = None,
+    chip: Chip | None = None,
 ) -> list[Measurement]:
     """All rows, those with the most time first; idle time and copies are the last.
 
-    ``graph`` is what was counted of a CUDA graph as a whole, and its launches in a step.
+    ``graph`` is what was counted of a CUDA graph as a whole, and its launches in a step. ``chip``
+    is what the traffic of products depends on.
     """
     step = step_of(recording)
-    found = [_row(group, step, roofline, nominal_mhz) for group in groups]
+    found = [_row(group, step, roofline, nominal_mhz, chip) for group in groups]
     if graph:
         found += _graph(recording.launches, *graph, step, roofline, nominal_mhz)
     return [*found, *_others(recording, step, roofline)]
@@ -161,7 +165,11 @@ def _graph(
 
 
 def _row(
-    group: LaunchSet, step: MeanStep, roofline: Roofline, nominal_mhz: float | None
+    group: LaunchSet,
+    step: MeanStep,
+    roofline: Roofline,
+    nominal_mhz: float | None,
+    chip: Chip | None,
 ) -> Measurement:
     times = sorted(one.ns / 1e3 for one in group.launches)
     counters, work = group.counters, group.work
@@ -186,6 +194,7 @@ def _row(
         share_percent=100 * group.total_us / step.us if step.us else None,
         flops=work.flops if work else None,
         bytes=work.bytes if work else None,
+        expected_dram_bytes=mean_expected(group.launches, chip) if work else None,
     )
     if counters:
         row = replace(row, sm_mhz=counters.mhz)
@@ -199,7 +208,7 @@ def rated(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Me
     if not time_us:
         return row
     if roof and row.counted_flops is None and roof.us > DOUBTFUL * time_us:
-        return replace(row, flops=None, bytes=None)
+        return replace(row, flops=None, bytes=None, expected_dram_bytes=None)
     work = row.counted_flops if row.counted_flops is not None else row.flops
     moved = row.dram_bytes if row.dram_bytes is not None else row.bytes
     if roof is None and not work and not moved:

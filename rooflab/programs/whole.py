@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter, perf_counter_ns
 from typing import Final, TypeVar
 
@@ -18,16 +19,19 @@ from rooflab.devices.cuda.replay import Counted, Replay, counters_of
 from rooflab.devices.records import Launch, LaunchKey, Recording, StepTime, Transfer, of_one_device
 from rooflab.errors import RooflabError
 from rooflab.programs.collectives import merged_cuts
-from rooflab.programs.groups import Sample, grouped, plan, with_samples
+from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
 from rooflab.programs.peers import Peers
-from rooflab.programs.periods import Order, Period, period_of
+from rooflab.programs.periods import Order, Period, known_as, steps_of
 from rooflab.programs.session import SOURCE, Findings
 
 LOOK_S: Final = 0.2
 """How often to look at what was launched."""
 
 QUIET_S: Final = 0.6
-"""A program repeats itself if no kernel was new for so long."""
+"""A program repeats itself if no launch was new for so long."""
+
+QUIET_NAMES_S: Final = 2.0
+"""Or no kernel: grids may grow as long as the program runs."""
 
 RECENT: Final = 20_000
 RECENT_NS: Final = 2 * 10**9
@@ -41,9 +45,6 @@ MOST_LAUNCHES: Final = 500_000
 
 TIMED: Final = 4
 """Launches that are timed before one is counted, if there are no steps."""
-
-MOST: Final = 0.5
-"""Steps with less of the time do not stand for the program."""
 
 EACH_S: Final = 0.17
 """What it takes to count one launch."""
@@ -81,7 +82,8 @@ class Whole:
         self._cuts: list[Cut] = []
         self._notes: dict[str, None] = {}
         self._first: dict[LaunchKey, Order] = {}  # launches of all kernels
-        self._new_at = perf_counter()
+        self._names: set[str] = set()
+        self._new_at = self._new_name_at = perf_counter()
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
         self._off_ns = 0  # since when nothing is recorded
@@ -110,17 +112,14 @@ class Whole:
         self._take()
         self._launches.sort(key=_order)
         cuts = merged_cuts([*self._cuts, *(self.peers.cuts() if self.peers else [])])
-        launches, copies = _without(self._launches, cuts), _without(self._copies, cuts)
-        period = period_of(launches, self._first)
-        busy = sum(one.ns for one in launches)
-        if period and period.ns(launches) < MOST * busy:
-            period = None
+        copies = _without(self._copies, cuts)
+        launches, period = steps_of(_without(self._launches, cuts), self._first)
         if period and (self._skip or self._steps):
             last = self._skip + self._steps if self._steps else None
             period = replace(period, starts=period.starts[self._skip : last] or period.starts[-1:])
         recording, steps = _recording(self.name, launches, copies, period)
         recording = of_one_device(recording, self._notes)
-        groups = with_samples(grouped(recording.launches, steps), self._samples(period))
+        groups = self._with_samples(grouped(recording.launches, steps), period)
         if self._counters and groups and not self._counted and not self._notes:
             self._notes["nothing was counted: no launch was repeated for long enough"] = None
         return Findings(
@@ -156,6 +155,13 @@ class Whole:
             self._first[one.key] = min(self._first.get(one.key, order), order)
         if len(self._first) > before:
             self._new_at = perf_counter()
+            names = {key.kernel for key in self._first}
+            if len(names) > len(self._names):
+                self._names, self._new_name_at = names, self._new_at
+
+    def _repeats(self, now: float) -> bool:
+        """Whether nothing that it launches is new."""
+        return now - self._new_at > QUIET_S or now - self._new_name_at > QUIET_NAMES_S
 
     def _decide(self) -> None:
         """Begin to count, or end it."""
@@ -170,7 +176,7 @@ class Whole:
         if self._window:
             if self._window.done(now):
                 self._end_counting()
-        elif now - self._new_at > QUIET_S and now > self._resume_at:
+        elif self._repeats(now) and now > self._resume_at:
             self._begin_counting(now)
 
     def _begin_counting(self, now: float) -> None:
@@ -178,11 +184,11 @@ class Whole:
         ended_ns = self._launches[-1].end_ns if self._launches else 0
         if perf_counter_ns() - ended_ns > ACTIVE_NS or not self._ready:
             return
-        recent = _recent(_without(sorted(self._launches[-RECENT:], key=_order), self._cuts))
-        period = period_of(recent, self._first)
+        last = _without(sorted(self._launches[-RECENT:], key=_order), self._cuts)
+        recent, period = steps_of(_recent(last), self._first)
         repeated = period.launches(recent) if period else _repeated(recent)
         groups = grouped(repeated, len(period.starts) if period else 1)
-        due = with_samples(groups, self._samples(period))
+        due = self._with_samples(groups, period)
         chosen = [g for g in due if re.search(self._only, g.key.kernel)]
         wanted = plan([g for g in chosen if not g.samples], among=chosen)
         if not wanted:
@@ -193,9 +199,9 @@ class Whole:
         try:
             anchor = period.anchor if period else None
             self._pause()
-            self._window = CountingTime(
-                self._cupti, self._ready, wanted, anchor, PATIENCE_S + 3 * step_s
-            )
+            named = partial(known_as, keys={group.key for group in groups})
+            replay = partial(Replay, self._cupti, self._ready, group=named, graphs=False)
+            self._window = CountingTime(replay, wanted, anchor, PATIENCE_S + 3 * step_s)
         except RooflabError as error:
             self._notes[str(error)] = None
             self._counters = False
@@ -204,13 +210,15 @@ class Whole:
         count = sum(map(len, wanted.values()))
         self._narrate(f"counting {count} launches: about {max(1.0, count * EACH_S):.0f} s")
 
-    def _samples(self, period: Period | None) -> dict[LaunchKey, list[Sample]]:
-        """What was counted; positions are those in steps with the same start."""
+    def _with_samples(self, groups: list[LaunchSet], period: Period | None) -> list[LaunchSet]:
+        """With what was counted; positions are those in steps with the same start."""
+        keys = {group.key for group in groups}
         found: dict[LaunchKey, list[Sample]] = defaultdict(list)
         for anchor, one in self._counted:
-            known = period is not None and anchor == period.anchor
-            found[one.key].append(Sample(one.index if known else -1, one.us, one.counters))
-        return found
+            key = known_as(one.key, keys)
+            known = period is not None and anchor == period.anchor and key == one.key
+            found[key].append(Sample(one.index if known else -1, one.us, one.counters))
+        return with_samples(groups, found)
 
     def _later(self, now: float) -> None:
         """Each time that nothing has to be counted, the next look is later."""
@@ -261,15 +269,14 @@ class CountingTime:
 
     def __init__(
         self,
-        cupti: Cupti,
-        counters: RangeProfiler,
+        replay: Callable[..., Replay],
         wanted: dict[LaunchKey, set[int]],
         anchor: LaunchKey | None,
         patience_s: float,
     ) -> None:
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
         self._patience_s = patience_s
-        self._replay = Replay(cupti, counters, self._is_wanted, anchor=anchor, graphs=False)
+        self._replay = replay(self._is_wanted, anchor=anchor)
         self._asked = perf_counter()
         self._replay.__enter__()
 
@@ -310,7 +317,7 @@ def _repeated(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _recording(
-    name: str, launches: list[Launch], copies: list[Transfer], period: Period | None
+    name: str, launches: Sequence[Launch], copies: list[Transfer], period: Period | None
 ) -> tuple[Recording, int]:
     """The steps of a period, or all as one, and the number of steps."""
     if period is None:

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from io import StringIO
 from math import isfinite
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rooflab.report import markdown
+from rooflab.report import markdown, verdicts
 from rooflab.report.export import values
 from rooflab.report.fitting import ROOMY, FigureTable
 from rooflab.report.github import comparison_github
 from rooflab.report.junit import comparison_junit
-from rooflab.report.program_comparison import (
-    print_programs,
-    programs_content,
-    programs_markdown,
-    programs_text,
-)
-from rooflab.report.text import digits, heading
-from rooflab.report.verdicts import (
-    ALIGNED,
-    COLUMNS,
-    cells,
-    change_texts,
-    headings,
-    reasons,
-    sentence,
-    unmatched,
-)
+from rooflab.report.program_comparison import print_programs, programs_content, programs_markdown
+from rooflab.report.text import as_json, digits, heading
 from rooflab.runs.compare import Comparison, Point, Verdict
 from rooflab.runs.compare_programs import ProgramComparison
 
@@ -55,14 +38,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
 
-    print_lines(headings(comparison))
+    print_lines(verdicts.headings(comparison))
     if comparison.differences:
-        differing = Table(box=box.SIMPLE_HEAD)
-        for name in ("what differs", "BASE", "NEW"):
-            differing.add_column(name, overflow="fold")
-        for difference in comparison.differences:
-            differing.add_row(*map(escape, (difference.name, difference.base, difference.new)))
-        console.print(differing)
+        console.print(verdicts.differing_table(comparison))
     else:
         print_lines(["The environments are the same.", ""])
     by_title: dict[str, list[Point]] = {}
@@ -70,17 +48,15 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         by_title.setdefault(heading(point.base.problem), []).append(point)
     for title, points in by_title.items():
         console.print(_comparison_table(title, points))
-    print_lines(reasons(comparison))
-    print_lines(f"{what}: {'; '.join(rows)}" for what, rows in unmatched(comparison))
-    print_lines([sentence(comparison)])
+    print_lines(verdicts.reasons(comparison))
+    print_lines(f"{what}: {'; '.join(rows)}" for what, rows in verdicts.unmatched(comparison))
+    print_lines([verdicts.sentence(comparison)])
 
 
 def comparison_text(comparison: Comparison) -> str:
     """The output of ``print_comparison``, for a file."""
-    if isinstance(comparison, ProgramComparison):
-        return programs_text(comparison)
-    file = StringIO()
-    print_comparison(comparison, Console(file=file, width=80, highlight=False, emoji=False))
+    file, width = StringIO(), 100 if isinstance(comparison, ProgramComparison) else 80
+    print_comparison(comparison, Console(file=file, width=width, highlight=False, emoji=False))
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
@@ -99,7 +75,7 @@ def _comparison_table(title: str, points: list[Point]) -> Table:
             escape(point.base.problem.size),
             digits(point.base.time_us, 5),
             digits(point.new.time_us, 5),
-            *change_texts(point),
+            *verdicts.change_texts(point),
             f"[{style}]{point.verdict}[/]" if style else str(point.verdict),
         )
     return table
@@ -109,16 +85,13 @@ def comparison_markdown(comparison: Comparison) -> str:
     """For a comment on a change: differences, a table with regressions first, the counts."""
     if isinstance(comparison, ProgramComparison):
         return programs_markdown(comparison)
-    blocks = ["".join(f"- {line}\n" for line in map(markdown.escape, headings(comparison)))]
+    blocks = [markdown.bullets(verdicts.headings(comparison))]
     if comparison.differences:
-        body = [[each.name, each.base, each.new] for each in comparison.differences]
-        blocks.append(markdown.table(["what differs", "BASE", "NEW"], [":--"] * 3, body))
-
-    blocks.append(markdown.table(COLUMNS, ALIGNED, cells(comparison)))
-    blocks += [
-        f"{what}: {markdown.escape('; '.join(rows))}\n" for what, rows in unmatched(comparison)
-    ]
-    return "\n".join([*blocks, f"{sentence(comparison)}\n"])
+        blocks.append(verdicts.differing_markdown(comparison))
+    blocks.append(markdown.table(verdicts.COLUMNS, verdicts.ALIGNED, verdicts.cells(comparison)))
+    for what, rows in verdicts.unmatched(comparison):
+        blocks.append(f"{what}: {markdown.escape('; '.join(rows))}\n")
+    return "\n".join([*blocks, f"{verdicts.sentence(comparison)}\n"])
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -165,7 +138,7 @@ def comparison_json(comparison: Comparison) -> str:
     }
     if isinstance(comparison, ProgramComparison):
         content |= programs_content(comparison)
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 COMPARISON_EXPORTERS: Final[dict[str, Callable[[Comparison], str]]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,42 +10,26 @@ from typing import Final
 from rooflab.devices.registry import class_of
 from rooflab.errors import UsageError
 from rooflab.kernels.base import Kernel
-from rooflab.model.diagnosis import (
-    BALANCED_BOUND,
-    IDLE,
-    LATENCY,
-    LAUNCH,
-    SMALL_GRID,
-    WAVE,
-    Diagnosis,
-    Evidence,
-    Load,
-    diagnose,
-)
+from rooflab.model import diagnosis
+from rooflab.model.diagnosis import Diagnosis, Evidence, Load
 from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM, SFU
 from rooflab.model.roofline import COMPUTE
+from rooflab.model.units import scaled
 from rooflab.report import own_kernels
 from rooflab.report.text import (
+    as_json,
     count_text,
     digits,
     interval_percent,
     label,
     precision_title,
+    time_text,
 )
-from rooflab.report.text import time_text as time_text
+from rooflab.runs import program
 from rooflab.runs.evidence import Witness
 from rooflab.runs.own_kernels import OwnTimes
-from rooflab.runs.program import (
-    COUNTED,
-    MODELLED,
-    SHORT_US,
-    is_launched,
-    known_by,
-    recoverable,
-    total,
-)
 from rooflab.runs.store import Run
 
 TITLES = {
@@ -97,10 +80,12 @@ class Explanation:
         return self.row.problem.workload == PROGRAM
 
     @property
-    def step_gain_us(self) -> float:
-        """Time that all launches of a program's group could gain in a step."""
+    def saved_us(self) -> float:
+        """Time that it could gain, all launches of a program's group in a step."""
+        if not self.of_program:
+            return self.gain_us
         if self.row.recoverable_us is not None:
-            return recoverable(self.row)
+            return program.recoverable(self.row)
         return (self.row.launches or 0.0) * self.gain_us
 
     @property
@@ -129,7 +114,7 @@ def explanations(
         for row in run.ok
         if is_possible(row.time_us)
         and row.problem.resident
-        and (row.problem.workload != PROGRAM or is_launched(row))
+        and (row.problem.workload != PROGRAM or program.is_launched(row))
     ]
     if not rows:
         raise UsageError(f"{run.path} has no row with status ok in device memory")
@@ -140,11 +125,7 @@ def explanations(
         fastest.setdefault(row.problem.key, row)
     witness, times = Witness(run.manifest), times or OwnTimes(run)
     found = (_explain(run, row, fastest[row.problem.key], witness, times) for row in chosen)
-    return sorted(found, key=lambda one: (bool(one.doubt), -_saved(one)))
-
-
-def _saved(one: Explanation) -> float:
-    return one.step_gain_us if one.of_program else one.gain_us
+    return sorted(found, key=lambda one: (bool(one.doubt), -one.saved_us))
 
 
 def _of_kernel(rows: Sequence[Measurement], wanted: str) -> list[Measurement]:
@@ -165,7 +146,6 @@ def _of_kernel(rows: Sequence[Measurement], wanted: str) -> list[Measurement]:
 def _only(
     rows: Sequence[Measurement], wanted: str, what: str, name: Callable[[Measurement], str]
 ) -> list[Measurement]:
-    """The rows with this name, all of them without one."""
     found = [row for row in rows if wanted in ("", name(row))]
     if not found:
         there = ", ".join(dict.fromkeys(map(name, rows)))
@@ -177,7 +157,7 @@ def _explain(
     run: Run, row: Measurement, best: Measurement, witness: Witness, times: OwnTimes
 ) -> Explanation:
     given = witness.evidence(row)
-    verdict = diagnose(given)
+    verdict = diagnosis.diagnose(given)
     other_work = row.problem.workload == PROGRAM  # two kernels with one grid
     faster = best if not other_work and (best.time_us or 0.0) < 0.95 * given.time_us else None
     memories = class_of(run.manifest.device.kind).memories
@@ -204,7 +184,7 @@ def gist(one: Explanation) -> object:
     if one.of_program:  # each has a time of its own in the step
         return one.row.key
     # Advice on the grid has the numbers of its row.
-    step = "" if verdict.bound in (SMALL_GRID, WAVE) else one.step
+    step = "" if verdict.bound in (diagnosis.SMALL_GRID, diagnosis.WAVE) else one.step
     same = (problem.workload, problem.precision, problem.about, one.row.kernel)
     return (*same, verdict.bound, verdict.firm, step)
 
@@ -220,16 +200,16 @@ def _step(
     ladder = f"the next rung of the ladder, {rung.name}: {rung.teaches}" if rung else ""
     counted = any(load.counted for load in given.loads)
     grid = given.grid
-    if verdict.bound == LAUNCH:
+    if verdict.bound == diagnosis.LAUNCH:
         return "put more work into a launch: a batch, or several launches as one CUDA graph"
-    if verdict.bound == SMALL_GRID and grid:
+    if verdict.bound == diagnosis.SMALL_GRID and grid:
         return f"make at least {grid.multiprocessors} blocks: smaller tiles, or split the sum"
-    if verdict.bound == WAVE and grid:
+    if verdict.bound == diagnosis.WAVE and grid:
         full = grid.multiprocessors * min(grid.resident, max(1, int(grid.per_multiprocessor)))
         return f"choose tiles or a size with a multiple of {full} blocks; it has {grid.blocks}"
     if _off_tensor_cores(row):
         return "use the tensor cores, which have a higher peak in this precision"
-    if verdict.bound == LATENCY:
+    if verdict.bound == diagnosis.LATENCY:
         if "sm_count" in device.facts and not counted and not ladder:
             if row.problem.workload == "function":  # which only its own process can call
                 return "count its traffic: rooflab.bench(…, counters=True)"
@@ -252,17 +232,17 @@ def _step(
 def _step_of_program(row: Measurement, given: Evidence, verdict: Diagnosis) -> str:
     """What helps a kernel of a program: most are a library's, and nobody changes their code."""
     counted = any(load.counted for load in given.loads)
-    if verdict.bound == LATENCY and not counted:
+    if verdict.bound == diagnosis.LATENCY and not counted:
         return "count its work: rooflab profile, with the program on that GPU"
-    if verdict.bound in IDLE and given.time_us < SHORT_US:
+    if verdict.bound in diagnosis.IDLE and given.time_us < program.SHORT_US:
         return "do more in a launch: a larger batch, or fuse it with its neighbours"
-    if verdict.bound == SMALL_GRID and given.grid:
+    if verdict.bound == diagnosis.SMALL_GRID and given.grid:
         return (
             f"make at least {given.grid.multiprocessors} blocks: a larger batch, or another kernel"
         )
-    if verdict.bound == LATENCY and row.bound == DRAM:
+    if verdict.bound == diagnosis.LATENCY and row.bound == DRAM:
         return "fuse it with its neighbours, or take another kernel or layout that streams memory"
-    if verdict.bound in (LATENCY, BALANCED_BOUND):
+    if verdict.bound in (diagnosis.LATENCY, diagnosis.BALANCED_BOUND):
         return "another kernel for the same work, or shapes that suit this one better"
     if verdict.bound == DRAM:
         return "move fewer bytes: fuse it with its neighbours, or use a narrower type"
@@ -286,7 +266,6 @@ def _faster_arithmetic(verdict: Diagnosis, *, far: bool) -> str:
 
 
 def _off_tensor_cores(row: Measurement) -> bool:
-    """Whether a kernel computes with FP32 instructions although its inputs are narrower."""
     known = PRECISIONS.get(row.problem.precision)
     return bool(row.fp32_flops and not row.tensor_flops and known and known.tensor_cores)
 
@@ -296,58 +275,67 @@ def _off_tensor_cores(row: Measurement) -> bool:
 
 def paragraphs(one: Explanation) -> Iterator[str]:
     """Lines about one row, the first is its heading."""
-    row, verdict = one.row, one.verdict
-    if one.of_program:
-        yield from _of_program(one)
-        return
+    yield from _of_program(one) if one.of_program else _of_sweep(one)
+    yield verdict_sentence(one)
+    known, us = one.verdict.bound != diagnosis.LATENCY, one.evidence.time_us
+    # A launch takes some time in any case.
+    short = one.verdict.bound in diagnosis.IDLE and us < program.SHORT_US
+    if (known and not short) if one.of_program else (known or one.evidence.loads):
+        yield _without(one)
+    for flag in one.verdict.flags:
+        yield f"{flag}: {_flag(flag, one)}."
+    if one.faster and one.faster.time_us:
+        times = digits(us / one.faster.time_us, 3)
+        best = time_text(one.faster.time_us)
+        yield f"{one.faster.kernel} is {times} times as fast here ({best})."
+    yield f"Try: {one.step}."
+    if one.own:
+        yield one.own
+
+
+def _of_sweep(one: Explanation) -> Iterator[str]:
+    row = one.row
     name = f"{row.problem.workload} {precision_title(row.problem.precision)} {row.problem.size}"
     about = ", ".join(filter(None, [name, row.problem.about]))
     share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of its roof"
     yield f"{row.kernel}, {about}: {time_text(one.evidence.time_us)}{share}"
     if one.doubt:
         yield f"Its time says little: {one.doubt}."
-    yield verdict_sentence(one)
-    if verdict.bound != LATENCY or one.evidence.loads:
-        yield _without(one)
-    for flag in verdict.flags:
-        yield f"{flag}: {_flag(flag, one)}."
-    if one.faster and one.faster.time_us:
-        times = digits(one.evidence.time_us / one.faster.time_us, 3)
-        best = time_text(one.faster.time_us)
-        yield f"{one.faster.kernel} is {times} times as fast here ({best})."
-    yield f"Try: {one.step}."
 
 
 def _of_program(one: Explanation) -> Iterator[str]:
-    """Lines about a group of launches: its time in a step, then one launch."""
     row, us = one.row, one.evidence.time_us
     step = "the program" if one.whole else "a step"
     share = "" if row.share_percent is None else f" ({digits(row.share_percent, 2)} % of it)"
-    yield f"{label(row)}: {time_text(total(row))} of {step}{share}"
+    yield f"{label(row)}: {time_text(program.total(row))} of {step}{share}"
     if row.launches != 1 and row.launches is not None:
         low, high = row.time_p05_us, row.time_p95_us
         spread = f" ({digits(low, 3)} to {digits(high, 3)})" if low and high else ""
         yield f"{count_text(row.launches)} launches of {time_text(us)}{spread}."
-    known = known_by(row)
+    known = program.known_by(row)
     if row.roof_us:
         reached = digits(row.observed_percent or row.roof_percent, 3)
-        how = {COUNTED: "by counters", MODELLED: "modelled from shapes"}.get(known, "")
-        above = time_text(one.step_gain_us)
+        how = {program.COUNTED: "by counters", program.MODELLED: "modelled from shapes"}
+        above = time_text(one.saved_us)
         yield (
-            f"{reached} % of its roof ({', '.join(filter(None, [row.bound, how]))}): "
+            f"{reached} % of its roof ({', '.join(filter(None, [row.bound, how.get(known)]))}): "
             f"{above} of {step} is above it."
         )
     elif not known:
         yield "Its work is not known."
-    yield verdict_sentence(one)
-    short = one.verdict.bound in IDLE and us < SHORT_US  # a launch takes some time in any case
-    if one.verdict.bound != LATENCY and not short:
-        yield _without(one)
-    for flag in one.verdict.flags:
-        yield f"{flag}: {_flag(flag, one)}."
-    yield f"Try: {one.step}."
-    if one.own:
-        yield one.own
+    yield from _traffic(row)
+
+
+def _traffic(row: Measurement) -> Iterator[str]:
+    """What a launch is expected to read again; it is no bound and was not counted."""
+    least, expected = row.bytes, row.expected_dram_bytes
+    if not least or not expected or expected <= least:
+        return
+    found = f"; {scaled(row.dram_bytes)}B were counted" if row.dram_bytes else ""
+    yield (
+        f"A launch moves {scaled(least)}B of device memory at least, and by a model of its shape "
+        f"about {scaled(expected)}B, because panels are read again{found}."
+    )
 
 
 def others(group: Sequence[Explanation]) -> str:
@@ -367,7 +355,7 @@ def verdict_sentence(one: Explanation) -> str:
 def title(one: Explanation) -> str:
     """``Limited by arithmetic:``, the start of the verdict."""
     verdict = one.verdict
-    if verdict.bound == LATENCY:
+    if verdict.bound == diagnosis.LATENCY:
         return "Latency, not proven:"
     if verdict.bound in TITLES:
         return f"{'Limited' if verdict.firm else 'Mostly limited'} by {TITLES[verdict.bound]}:"
@@ -376,12 +364,12 @@ def title(one: Explanation) -> str:
 
 def _because(one: Explanation) -> str:
     given, verdict = one.evidence, one.verdict
-    if verdict.bound == LAUNCH:
+    if verdict.bound == diagnosis.LAUNCH:
         return (
             f"an empty launch takes {time_text(given.launch_us or 0.0)}, "
             f"{_percent((given.launch_us or 0.0) / given.time_us)} of the time."
         )
-    if verdict.bound in (SMALL_GRID, WAVE) and given.grid:
+    if verdict.bound in (diagnosis.SMALL_GRID, diagnosis.WAVE) and given.grid:
         grid = given.grid
         fit = "" if one.of_program else f", {grid.resident} fit on each"
         return (
@@ -390,12 +378,12 @@ def _because(one: Explanation) -> str:
             f"{_percent(min(1.0, grid.efficiency))} of the time at most."
         )
     shares = ", ".join(_share(one, load) for load in given.ranked)
-    if verdict.bound == LATENCY:
+    if verdict.bound == diagnosis.LATENCY:
         nothing = f"nothing that is known is busy ({shares})" if shares else "nothing is known"
         counted = any(load.counted for load in given.loads)
         unknown = "" if counted else f"{one.memories}, "
         return f"{nothing}; {unknown}the issue of instructions and waiting are not counted."
-    if verdict.bound == BALANCED_BOUND:
+    if verdict.bound == diagnosis.BALANCED_BOUND:
         return f"{shares}."
     top = next(load for load in given.ranked if load.resource == verdict.bound)
     if top.us > given.time_us:
@@ -414,10 +402,10 @@ def _without(one: Explanation) -> str:
     verdict, given = one.verdict, one.evidence
     best = f"{time_text(verdict.without_us)}{gain(given.time_us, verdict.without_us)}"
     limit = TITLES.get(verdict.next_limit, verdict.next_limit and "the launch")
-    if verdict.bound in IDLE:
+    if verdict.bound in diagnosis.IDLE:
         then = f"; then {limit} limits it" if limit else ""
         return f"Without that it takes {best} at best{then}."
-    if verdict.bound == BALANCED_BOUND:
+    if verdict.bound == diagnosis.BALANCED_BOUND:
         limit = ""
     reached = f"{time_text(verdict.reachable_us)}{gain(given.time_us, verdict.reachable_us)}"
     other = f" If that were free, {limit} would limit it to {best}." if limit else ""
@@ -430,7 +418,6 @@ def gain(before_us: float, after_us: float) -> str:
 
 
 def _flag(flag: str, one: Explanation) -> str:
-    """What a flag means here, with its numbers."""
     given, row = one.evidence, one.row
     clock, nominal, nvml = (
         digits(mhz or 0.0, 4) for mhz in (given.clock_mhz, given.nominal_mhz, given.nvml_mhz)
@@ -473,7 +460,7 @@ def to_json(found: Sequence[Explanation]) -> str:
         }
         for one in found
     ]
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 def _grid(one: Explanation) -> dict[str, int] | None:
@@ -483,14 +470,14 @@ def _grid(one: Explanation) -> dict[str, int] | None:
 
 
 def _in_step(one: Explanation) -> dict[str, float | str | None]:
-    """What a group of launches takes in a step of its program."""
     row = one.row
     return {
         "launches": row.launches,
         "total_us": row.total_us,
         "share_percent": row.share_percent,
         "recoverable_us": row.recoverable_us,
-        "work": known_by(row),
+        "expected_dram_bytes": row.expected_dram_bytes,
+        "work": program.known_by(row),
         "same_as": str(row.problem.settings.get("same_as", "")),
         "own_kernels": one.own,
     }

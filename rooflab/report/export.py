@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
 
 from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.report import markdown
-from rooflab.report.text import count_text, digits, interval_percent
+from rooflab.report.text import as_json, count_text, digits, interval_percent
 from rooflab.runs.program import IDLE, is_launched, is_program, known_by
 from rooflab.runs.store import Run
 from rooflab.runs.table import cells, csv_lines, header
@@ -82,7 +81,7 @@ def _csv_cell(value: object) -> str:
 def to_json(run: Run) -> str:
     """A list of objects with every column; empty cells are null."""
     rows = [values(row) for row in run.measurements]
-    return json.dumps(rows, indent=1, allow_nan=False) + "\n"
+    return as_json(rows)
 
 
 def to_markdown(run: Run) -> str:

@@ -38,7 +38,7 @@ class Fitting(Table):
         """What rich calls to print it: without as many of the spare columns as it takes to fit."""
         columns = self.columns
         texts = {id(column): [column.header, *column.cells] for column in columns}
-        widths = {key: max(_length(str(cell)) for cell in cells) for key, cells in texts.items()}
+        widths = {key: max(text_width(str(cell)) for cell in cells) for key, cells in texts.items()}
         kept = columns
         for count in range(len(self.spare) + 1):
             kept = [column for column in columns if column.header not in self.spare[:count]]
@@ -67,7 +67,7 @@ class Fitting(Table):
         self, console: Console, options: ConsoleOptions, kept: Sequence[Column]
     ) -> Iterator[Segment]:
         columns = [_padded(column) for column in kept]
-        width = self._width([_length(column[0]) for column in columns])
+        width = self._width([text_width(column[0]) for column in columns])
         if self.title:
             style = str(self.title_style or "table.title")
             title = console.render_str(str(self.title), style=style)
@@ -100,16 +100,15 @@ class FigureTable(Fitting):
 
 
 def _padded(column: Column) -> list[str]:
-    """The head and the cells of a column, all of one length."""
     cells = [str(cell).expandtabs(8) for cell in (column.header, *column.cells)]
-    lengths = [_length(cell) for cell in cells]
+    lengths = [text_width(cell) for cell in cells]
     most = max(lengths)
     rooms = [" " * (most - length) for length in lengths]
     pairs = zip(cells, rooms, strict=True)
     return [room + cell if column.justify == "right" else cell + room for cell, room in pairs]
 
 
-def _length(cell: str) -> int:
+def text_width(cell: str) -> int:
     """The width of a cell's text, without markup."""
     return cell_len(Text.from_markup(cell).plain if "[" in cell else cell)
 

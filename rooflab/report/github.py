@@ -7,27 +7,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rooflab.report import markdown
+from rooflab.report import markdown, verdicts
 from rooflab.report.markdown import escape_for_github
 from rooflab.report.program_comparison import programs_markdown
 from rooflab.report.text import label
-from rooflab.report.verdicts import (
-    ALIGNED,
-    COLUMNS,
-    cells,
-    headings,
-    point_cells,
-    sentence,
-    statuses,
-    times_text,
-    unmatched,
-    why,
-)
+from rooflab.report.verdicts import statuses, times_text, why
 from rooflab.runs.compare import Comparison, Verdict
 from rooflab.runs.compare_programs import ProgramComparison
-
-MOST_LINES: Final = 1000
-"""Lines of a table: GitHub refuses a summary of more than 1 MiB."""
 
 LONGEST_CELL: Final = 300
 """Characters of a cell; longer text is cut."""
@@ -41,39 +27,32 @@ _CHANGED: Final = [verdict for verdict in Verdict if verdict != Verdict.SAME]
 def comparison_github(comparison: Comparison) -> str:
     """For ``$GITHUB_STEP_SUMMARY``: the counts, what changed, the rest folded, the commands."""
     if isinstance(comparison, ProgramComparison):
-        text = programs_markdown(comparison, lambda cell: escape_for_github(_whole(_cut(cell))))
+        text = programs_markdown(comparison, _cell)
         return f"{text}\n{_folded('Commands', _commands(comparison))}"
-    changed = cells(comparison, _CHANGED)
-    same = point_cells(comparison, [Verdict.SAME])
-    differing = [[each.name, each.base, each.new] for each in comparison.differences]
+    changed = verdicts.cells(comparison, _CHANGED)
+    same = verdicts.point_cells(comparison, [Verdict.SAME])
+    alone = [f"{what}: {'; '.join(rows)}" for what, rows in verdicts.unmatched(comparison)]
     blocks = [
-        f"### {sentence(comparison)}\n",
-        _list(headings(comparison)),
-        _table(COLUMNS, ALIGNED, changed) if changed else "Nothing changed.\n",
-        _list([f"{what}: {'; '.join(rows)}" for what, rows in unmatched(comparison)]),
-        _folded(f"{len(same)} unchanged", _table(COLUMNS, ALIGNED, same)) if same else "",
-        _table(["what differs", "BASE", "NEW"], [":--"] * 3, differing)
-        if differing
+        f"### {verdicts.sentence(comparison)}\n",
+        markdown.bullets(verdicts.headings(comparison), escape_for_github),
+        _table(changed) if changed else "Nothing changed.\n",
+        markdown.bullets(alone, escape_for_github),
+        _folded(f"{len(same)} unchanged", _table(same)) if same else "",
+        verdicts.differing_markdown(comparison, _cell)
+        if comparison.differences
         else "The environments are the same.\n",
         _folded("Commands", _commands(comparison)),
     ]
     return "\n".join(filter(None, blocks))
 
 
-def _list(lines: Sequence[str]) -> str:
-    return "".join(f"- {escape_for_github(line)}\n" for line in lines)
+def _table(body: Sequence[Sequence[str]]) -> str:
+    return markdown.table(verdicts.COLUMNS, verdicts.ALIGNED, body, _cell, markdown.MOST_LINES)
 
 
-def _table(columns: Sequence[str], aligned: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    shown = [[_whole(_cut(cell)) for cell in line] for line in body[:MOST_LINES]]
-    text = markdown.table(columns, aligned, shown, escape_for_github)
-    rest = len(body) - len(shown)
-    return text + (f"\nand {rest} more\n" if rest else "")
-
-
-def _whole(text: str) -> str:
-    """Without a place for a line break inside of an interval."""
-    return text.replace("…", "\u2060…\u2060")
+def _cell(text: str) -> str:
+    """Cut, and without a place for a line break inside of an interval."""
+    return escape_for_github(_cut(text).replace("…", "\u2060…\u2060"))
 
 
 def _cut(text: str) -> str:
@@ -85,18 +64,14 @@ def _folded(summary: str, content: str) -> str:
 
 
 def _commands(comparison: Comparison) -> str:
-    """The sweeps and the comparison, to copy."""
     base, new = comparison.base, comparison.new
     compared = ["rooflab", "compare", str(base.path), str(new.path)]
     commands = [base.manifest.command, new.manifest.command]
     commands.append([*compared, "--threshold", f"{comparison.threshold_percent:g}"])
-    lines = "\n".join(_as_entities(shlex.join(words)) for words in commands)
-    return f"<pre>{lines}</pre>\n"
-
-
-def _as_entities(text: str) -> str:
-    """Text for ``<pre>``: neither tags, nor workflow commands if a log shows it."""
-    return re.sub(r"[^\w ./=,+-]", lambda found: f"&#{ord(found[0])};", text)
+    # Neither tags, nor workflow commands if a log shows it.
+    special = re.compile(r"[^\w ./=,+-]")
+    lines = (special.sub(lambda it: f"&#{ord(it[0])};", shlex.join(words)) for words in commands)
+    return "<pre>{}</pre>\n".format("\n".join(lines))
 
 
 # Annotations -------------------------------------------------------------------------------------
@@ -115,7 +90,6 @@ def workflow_commands(comparison: Comparison, level: str, ambiguous: bool) -> li
 
 
 def _findings(comparison: Comparison, ambiguous: bool) -> Iterator[tuple[str, str]]:
-    """Title and message."""
     for change in comparison.status_changes:
         if change.broken:
             yield statuses(change), _cut(f"{label(change.base)}: {why(change)}")

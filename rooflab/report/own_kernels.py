@@ -67,7 +67,6 @@ def _faster(row: Measurement, own: OwnTime, times: OwnTimes) -> str:
 
 
 def _measured(own: OwnTime) -> str:
-    """Who does the same in which time, and where that was measured."""
     problem = own.row.problem
     title = find(problem.workload).title
     said = (problem.size, precision_title(problem.precision), problem.about)

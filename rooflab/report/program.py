@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import DRAM
 from rooflab.report import own_kernels
-from rooflab.report.fitting import FigureTable
+from rooflab.report.fitting import FigureTable, text_width
 from rooflab.report.kernel_names import fitted, spoken
 from rooflab.report.remedies import remedies
 from rooflab.report.text import count_text, digits, share_text, time_text
@@ -127,7 +125,6 @@ def _idle(program: Program) -> Iterator[str]:
 
 
 def _known(program: Program) -> Iterator[str]:
-    """Whose work was counted, whose is modelled, and whose is not known."""
     times: dict[str, float] = defaultdict(float)
     for row in program.groups:
         times[known_by(row)] += total(row)
@@ -191,7 +188,7 @@ class GroupTable(FigureTable):
         room = 0
         for count in range(len(self.spare) + 1):
             kept = [one for one in columns[1:] if one.header not in self.spare[:count]]
-            widths = [max(_length(str(c)) for c in (one.header, *one.cells)) for one in kept]
+            widths = [max(text_width(str(c)) for c in (one.header, *one.cells)) for one in kept]
             room = options.max_width - self._width([*widths, 0])
             if room >= min(longest, self.WANTED):
                 break
@@ -204,27 +201,28 @@ class GroupTable(FigureTable):
             self.columns = columns
 
 
-def _length(cell: str) -> int:
-    return cell_len(Text.from_markup(cell).plain if "[" in cell else cell)
-
-
 def table(run: Run) -> Table:
     """The groups with the most time, the sum of the others, then copies and idle time."""
     program = Program.of(run)
     columns = figures(program)
-    made = GroupTable(("GB/s", "work", "TFLOP/s", "count", "bound", share_heading(program)))
+    made = GroupTable(("GB/s", "work", "TFLOP/s", "count", "bound", "% time", "% step"))
     for name in columns:
         left = name in ("bound", "work")
         made.add_column(name, justify="left" if left else "right", no_wrap=True)
     groups, others = _shown(program)
-    for (kernel, ending), row in groups:
-        made.add_group(kernel, ending, *(escape(figure(row)) for figure in columns.values()))
-    if groups and others:
-        made.add_section()
-    for row in others:
-        cells = (escape(figure(row)) for figure in columns.values())
-        made.add_group(row.kernel.strip("()"), "", *cells)
+    for i, (label, row) in enumerate([*groups, *others]):
+        if 0 < i == len(groups):
+            made.add_section()
+        made.add_group(*label, *(escape(figure(row)) for figure in columns.values()))
     return made
+
+
+def show(run: Run, screen: Console) -> None:
+    """Print the sentences and the table."""
+    for line in lines(run):
+        # Whole lines for other programs; a terminal breaks them between words.
+        screen.print(line, markup=False, soft_wrap=not screen.is_terminal)
+    screen.print(table(run))
 
 
 def cells_of(run: Run) -> tuple[list[str], list[list[str]]]:
@@ -232,27 +230,29 @@ def cells_of(run: Run) -> tuple[list[str], list[list[str]]]:
     program = Program.of(run)
     columns = figures(program)
     groups, others = _shown(program)
-    named = [(f"{kernel} {ending}".strip(), row) for (kernel, ending), row in groups]
-    named += [(row.kernel.strip("()"), row) for row in others]
-    cells = [[name, *(figure(row) for figure in columns.values())] for name, row in named]
+    cells = [
+        [" ".join(filter(None, name)), *(figure(row) for figure in columns.values())]
+        for name, row in (*groups, *others)
+    ]
     return ["kernel", *columns], cells
 
 
-def _shown(
-    program: Program,
-) -> tuple[list[tuple[tuple[str, str], Measurement]], tuple[Measurement, ...]]:
-    """Groups by name and what tells them apart, all small ones as one; then what is no launch."""
+Named = tuple[tuple[str, str], Measurement]
+"""A row, its name and what tells it apart."""
+
+
+def _shown(program: Program) -> tuple[list[Named], list[Named]]:
+    """Groups, all small ones as one; then what is no launch."""
     most = SHOWN if len(program.groups) != SHOWN + 1 else SHOWN + 1
     shown, rest = program.groups[:most], program.groups[most:]
     ends = endings(shown)
     found = [((row.kernel, ends[id(row)]), row) for row in shown]
     if rest:
         found.append(((f"{len(rest)} others", ""), _together(rest)))
-    return found, program.others
+    return found, [((row.kernel.strip("()"), ""), row) for row in program.others]
 
 
 def _together(rows: Sequence[Measurement]) -> Measurement:
-    """Their times in a step."""
     shares = [row.share_percent for row in rows]
     return Measurement(
         problem=rows[0].problem,
@@ -263,14 +263,9 @@ def _together(rows: Sequence[Measurement]) -> Measurement:
     )
 
 
-def share_heading(program: Program) -> str:
-    """The heading of shares of the time."""
-    return "% time" if program.whole else "% step"
-
-
 def figures(program: Program) -> Mapping[str, Any]:
     """The cells of a group by heading; whose work is modelled is only said if some is."""
-    of = share_heading(program)
+    of = "% time" if program.whole else "% step"
     rows = (*program.groups, *program.others)
     unit, scale = ("ms", 1e3) if max(map(total, rows), default=0.0) >= 1e5 else ("µs", 1.0)
 

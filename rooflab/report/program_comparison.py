@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from io import StringIO
+from collections.abc import Iterator
 from typing import Any, Final
 
 from rich.console import Console
@@ -14,11 +13,16 @@ from rich.table import Table
 from rooflab.model.measurement import Measurement
 from rooflab.report import markdown
 from rooflab.report.export import values
-from rooflab.report.fitting import FigureTable
 from rooflab.report.kernel_names import spoken
 from rooflab.report.program import GroupTable, listed
 from rooflab.report.text import digits, share_text, time_text
-from rooflab.report.verdicts import headings, signed
+from rooflab.report.verdicts import (
+    change_texts,
+    differing_markdown,
+    differing_table,
+    headings,
+    signed,
+)
 from rooflab.runs.compare_programs import NEGLIGIBLE_PERCENT, ProgramComparison
 from rooflab.runs.program import IDLE, Program, endings, total
 
@@ -87,12 +91,12 @@ def step_sentence(comparison: ProgramComparison) -> str:
     step = comparison.step
     was, now = (Program.of(run) for run in (comparison.base, comparison.new))
     it = "The program" if was.whole else "One step"
-    low, high = step.change_lo_percent, step.change_hi_percent
-    between = "" if low is None or high is None else f" ({signed(low)}…{signed(high)})"
+    change, interval = change_texts(step)
+    between = f" ({interval})" if interval else ""
     reason = f", {step.reason}" if step.reason else ""
     return (
         f"{it} takes {time_text(was.step_us)} in BASE and {time_text(now.step_us)} in NEW, "
-        f"{signed(step.change_percent)} %{between}: {step.verdict}{reason}."
+        f"{change} %{between}: {step.verdict}{reason}."
     )
 
 
@@ -161,22 +165,13 @@ def print_programs(comparison: ProgramComparison, console: Console) -> None:
     for line in (*headings(comparison), first, *others[:-1]):
         console.print(line, markup=False, soft_wrap=wrap)
     if comparison.differences:
-        console.print(_differing(comparison))
+        console.print(differing_table(comparison))
     else:
         console.print("The environments are the same.", markup=False)
     console.print(_table(comparison))
     if any(change.replaced for change in changes(comparison)):
         console.print("* Another kernel in BASE.", markup=False)
     console.print(others[-1], markup=False, soft_wrap=wrap)
-
-
-def _differing(comparison: ProgramComparison) -> Table:
-    differing = FigureTable("")
-    for name in ("what differs", "BASE", "NEW"):
-        differing.add_column(name, overflow="fold")
-    for difference in comparison.differences:
-        differing.add_row(*map(escape, (difference.name, difference.base, difference.new)))
-    return differing
 
 
 def _table(comparison: ProgramComparison) -> Table:
@@ -197,7 +192,10 @@ def _table(comparison: ProgramComparison) -> Table:
         ending = f"{ends[id(change.row)]}{'*' * change.replaced}"
         made.add_group(name, ending, *map(escape, figures), verdict)
     if rest := found[len(shown) :]:
-        was, now = (_sum([getattr(change, side) for change in rest]) for side in ("base", "new"))
+        was, now = (
+            sum(total(row) for change in rest if (row := getattr(change, side)))
+            for side in ("base", "new")
+        )
         cells = (digits(was, 4), digits(now, 4), "", _of_step(now - was, step_us))
         what = "other" if shown else "group"
         name = f"{len(rest)} {what}{'s' * (len(rest) != 1)}"
@@ -209,12 +207,7 @@ def _of_step(us: float, step_us: float) -> str:
     return signed(100 * us / step_us) if step_us else ""
 
 
-def _sum(rows: Sequence[Measurement | None]) -> float:
-    return sum(total(row) for row in rows if row)
-
-
 def _figures(change: Change, step_us: float) -> list[str]:
-    """Times, change and its share of the step, verdict."""
     return [
         digits(total(change.base), 4) if change.base else "–",
         digits(total(change.new), 4) if change.new else "–",
@@ -233,35 +226,20 @@ def lines_of(comparison: ProgramComparison) -> list[list[str]]:
     ]
 
 
-def programs_text(comparison: ProgramComparison) -> str:
-    """The output of ``print_programs``, for a file."""
-    file = StringIO()
-    print_programs(comparison, Console(file=file, width=100, highlight=False, emoji=False))
-    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
-
-
 def programs_markdown(
-    comparison: ProgramComparison, escape_cell: Callable[[str], str] = markdown.escape
+    comparison: ProgramComparison, escape_cell: markdown.Escape = markdown.escape
 ) -> str:
     """For a comment on a change: the step, what changed, all groups."""
     first, *others = sentences(comparison)
     blocks = [
         f"### {escape_cell(first)}\n",
-        "".join(f"- {escape_cell(line)}\n" for line in (*headings(comparison), *others)),
+        markdown.bullets([*headings(comparison), *others], escape_cell),
     ]
     if comparison.differences:
-        body = [[each.name, each.base, each.new] for each in comparison.differences]
-        heads = ["what differs", "BASE", "NEW"]
-        blocks.append(markdown.table(heads, [":--"] * 3, body, escape_cell))
+        blocks.append(differing_markdown(comparison, escape_cell))
     body = lines_of(comparison)
-    blocks.append(markdown.table(COLUMNS, ALIGNED, body[:MOST_LINES], escape_cell))
-    if (rest := len(body) - MOST_LINES) > 0:
-        blocks.append(f"and {rest} more\n")
+    blocks.append(markdown.table(COLUMNS, ALIGNED, body, escape_cell, markdown.MOST_LINES))
     return "\n".join(blocks)
-
-
-MOST_LINES: Final = 1000
-"""Lines of a table in Markdown: GitHub refuses a summary of more than 1 MiB."""
 
 
 def programs_content(comparison: ProgramComparison) -> dict[str, Any]:

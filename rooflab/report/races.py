@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rooflab.model.problem import NOWHERE
 from rooflab.report import markdown
 from rooflab.report.export import values
-from rooflab.report.text import digits, precision_title
+from rooflab.report.text import as_json, digits, precision_title
 from rooflab.runs.races import Duel, Race
 
 MOST_SIZES: Final = 8
@@ -26,7 +25,6 @@ def sentence(race: Race) -> str:
 
 
 def _claim(race: Race) -> str:
-    """Where NEW is faster."""
     duels, wins, names = race.duels, race.wins, f"{race.new} beats {race.base}"
     largest, everywhere = duels[-1].size, _everywhere(duels)
     if all(duel.even for duel in duels):
@@ -60,7 +58,6 @@ def _sizes(duels: Sequence[Duel]) -> str:
 
 
 def _even(race: Race) -> str:
-    """The sizes without a difference, if the claim does not name them."""
     even = [duel for duel in race.duels if duel.even]
     return f"they are even at {_sizes(even)}" if 0 < len(even) < len(race.duels) else ""
 
@@ -87,12 +84,12 @@ def races_text(races: Sequence[Race]) -> str:
 
 def races_markdown(races: Sequence[Race]) -> str:
     """A list of sentences."""
-    return "".join(f"- {markdown.escape(sentence(race))}\n" for race in races)
+    return markdown.bullets(map(sentence, races))
 
 
 def races_github(races: Sequence[Race]) -> str:
     """The list for ``$GITHUB_STEP_SUMMARY``."""
-    return "".join(f"- {markdown.escape_for_github(sentence(race))}\n" for race in races)
+    return markdown.bullets(map(sentence, races), markdown.escape_for_github)
 
 
 def races_json(races: Sequence[Race]) -> str:
@@ -120,7 +117,7 @@ def races_json(races: Sequence[Race]) -> str:
         }
         for race in races
     ]
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 RACE_EXPORTERS: Final[dict[str, Callable[[Sequence[Race]], str]]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, Final
@@ -14,7 +13,7 @@ from rooflab.report import program
 from rooflab.report.fitting import FigureTable
 from rooflab.report.kernel_names import spoken
 from rooflab.report.program import NEGLIGIBLE, listed
-from rooflab.report.text import digits, share_text, time_text
+from rooflab.report.text import as_json, digits, share_text, time_text
 from rooflab.runs.program import COUNTED, known_by
 from rooflab.runs.ranks import CollectiveTime, Ranks, RankStep
 
@@ -75,15 +74,12 @@ def _waited_for(found: Ranks, known: Sequence[CollectiveTime], rank: RankStep) -
     parts = [(one.title, one.caused_us.get(rank.number, 0.0)) for one in known]
     parts = [(title, us) for title, us in parts if us > 0.05 * whole]
     places = [title if len(parts) == 1 else f"{title} ({time_text(us)})" for title, us in parts]
-    others = "the others wait" if len(found.ranks) > 2 else f"rank {_other(found, rank)} waits"
+    others = [f"rank {one.number} waits" for one in found.ranks if one.number != rank.number]
+    waiting = others[0] if len(others) == 1 else "the others wait"
     return (
-        f"Rank {rank.number} is waited for: {others} {time_text(whole)} of "
+        f"Rank {rank.number} is waited for: {waiting} {time_text(whole)} of "
         f"{time_text(found.step_us)} ({share_text(whole, found.step_us)}) in {listed(places)}."
     )
-
-
-def _other(found: Ranks, rank: RankStep) -> int:
-    return next(one.number for one in found.ranks if one.number != rank.number)
 
 
 def _why(found: Ranks, rank: RankStep) -> Iterator[str]:
@@ -107,7 +103,6 @@ def _why(found: Ranks, rank: RankStep) -> Iterator[str]:
 
 
 def _mostly(rank: RankStep, others: Sequence[RankStep], longer: float) -> str:
-    """The kernel that takes most of the longer time, if one does."""
     theirs = [one.by_kernel for one in others]
     more = {
         name: us - median(them.get(name, 0.0) for them in theirs)
@@ -120,7 +115,6 @@ def _mostly(rank: RankStep, others: Sequence[RankStep], longer: float) -> str:
 
 
 def _exposed(found: Ranks) -> Iterator[str]:
-    """How much of the collectives no other kernel hides."""
     with_some = [one for one in found.ranks if one.collectives_us]
     if not with_some:
         yield "No rank launches a collective of NCCL or NVSHMEM."
@@ -177,9 +171,7 @@ def show(found: Ranks, screen: Console) -> None:
         screen.print(table(found))
     rank = found.slowest
     screen.print(f"Rank {rank.number}:", markup=False)
-    for line in program.lines(rank.run):
-        screen.print(line, markup=False, soft_wrap=not screen.is_terminal)
-    screen.print(program.table(rank.run))
+    program.show(rank.run, screen)
 
 
 # JSON --------------------------------------------------------------------------------------------
@@ -193,7 +185,7 @@ def to_json(found: Ranks) -> str:
         "ranks": [_rank(found, one) for one in found.ranks],
         "collectives": [_collective(one) for one in found.collectives],
     }
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return as_json(content)
 
 
 def _rank(found: Ranks, one: RankStep) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rooflab.model.measurement import Measurement
@@ -61,24 +61,23 @@ Remedy = tuple[float, str]
 
 def _of_kernels(program: Program) -> Iterator[Remedy]:
     groups = program.groups
-    moving = _chosen(groups, lambda row: row.bound == DRAM and bool(_MOVING.search(row.kernel)))
-    filling = _chosen(groups, lambda row: bool(_FILL.search(row.kernel)))
-    elementwise = _chosen(
-        groups,
-        lambda row: (
-            row.bound == DRAM
-            and bool(_ELEMENTWISE.search(row.kernel))
-            and not _FUSED.search(row.kernel)
-            and row not in moving
-            and row not in filling
-        ),
-    )
+    moving = [row for row in groups if row.bound == DRAM and _MOVING.search(row.kernel)]
+    filling = [row for row in groups if _FILL.search(row.kernel)]
+    elementwise = [
+        row
+        for row in groups
+        if row.bound == DRAM
+        and _ELEMENTWISE.search(row.kernel)
+        and not _FUSED.search(row.kernel)
+        and row not in (*moving, *filling)
+    ]
     if _launches(elementwise) >= MANY:
         yield (
             _sum(elementwise),
-            f"{_count(elementwise)} of elementwise kernels ({_names(elementwise)}) take "
-            f"{_of(program, elementwise)} and are limited by memory: fused with each other or with "
-            "what is before them (in PyTorch torch.compile) they read and write less.",
+            f"{count_text(_launches(elementwise))} launches of elementwise kernels "
+            f"({_names(elementwise)}) take {_of(program, elementwise)} and are limited by memory: "
+            "fused with each other or with what is before them (in PyTorch torch.compile) they "
+            "read and write less.",
         )
     if moving:
         yield (
@@ -110,10 +109,11 @@ def _of_kernels(program: Program) -> Iterator[Remedy]:
 
 
 def _attention(program: Program) -> Iterator[Remedy]:
-    softmax = _chosen(
-        program.groups,
-        lambda row: bool(_SOFTMAX.search(row.kernel)) and not _LOG_SOFTMAX.search(_told(row)),
-    )
+    softmax = [
+        row
+        for row in program.groups
+        if _SOFTMAX.search(row.kernel) and not _LOG_SOFTMAX.search(_told(row))
+    ]
     if softmax and not any(_ATTENTION.search(_told(row)) for row in program.groups):
         yield (
             _sum(softmax),
@@ -125,7 +125,7 @@ def _attention(program: Program) -> Iterator[Remedy]:
 
 def _of_others(program: Program) -> Iterator[Remedy]:
     idle = program.other(IDLE)
-    short = _chosen(program.groups, lambda row: (row.time_us or 0.0) < SHORT_US)
+    short = [row for row in program.groups if (row.time_us or 0.0) < SHORT_US]
     count = _launches(short)
     if idle and count >= MANY and 2 * count >= _launches(program.groups):
         yield (
@@ -139,33 +139,24 @@ def _of_others(program: Program) -> Iterator[Remedy]:
         if copies is None or (copies.roof_percent or 100.0) > SLOW_LINK_PERCENT:
             continue
         name = copies.kernel.strip("()").capitalize()
-        large = (copies.host_bytes or 0) >= LARGE_BYTES
-        advice = (
-            "pinned memory and asynchronous copies (in PyTorch pin_memory and non_blocking=True) "
-            "are faster and overlap with kernels"
-            if large
-            else "copy larger pieces, or keep the data on the GPU"
-        )
+        if (moved := copies.host_bytes or 0) >= LARGE_BYTES:
+            advice = (
+                "as from pageable memory: pinned memory and asynchronous copies (in PyTorch "
+                "pin_memory and non_blocking=True) are faster and overlap with kernels"
+            )
+        else:
+            advice = (
+                f"in small pieces, {digits(moved / 1e3, 2)} kB on average: copy larger pieces, or "
+                "keep the data on the GPU"
+            )
         yield (
             total(copies),
             f"{name} take {_of(program, [copies])} at {digits(copies.roof_percent, 2)} % of the "
-            f"link's bandwidth, {'as' if large else 'in small pieces,'} "
-            f"{'from pageable memory' if large else _pieces(copies)}: {advice}.",
+            f"link's bandwidth, {advice}.",
         )
 
 
-def _pieces(copies: Measurement) -> str:
-    return f"{digits((copies.host_bytes or 0) / 1e3, 2)} kB on average"
-
-
-def _chosen(
-    rows: Sequence[Measurement], wanted: Callable[[Measurement], bool]
-) -> list[Measurement]:
-    return [row for row in rows if wanted(row)]
-
-
 def _told(row: Measurement) -> str:
-    """The names of a kernel and of what launched it."""
     return f"{row.kernel} {row.backend}"
 
 
@@ -175,10 +166,6 @@ def _sum(rows: Sequence[Measurement]) -> float:
 
 def _launches(rows: Sequence[Measurement]) -> float:
     return sum(row.launches or 0.0 for row in rows)
-
-
-def _count(rows: Sequence[Measurement]) -> str:
-    return f"{count_text(_launches(rows))} launches"
 
 
 def _names(rows: Sequence[Measurement], most: int = 3) -> str:

@@ -300,7 +300,7 @@ SIGNS: Final = {"in": ">", "kernel": "#", "out": "<"}
 def timeline(row: Measurement, spans: Sequence[Span], width: int) -> list[str]:
     """When the chunks of a streamed row were copied and computed, in ``width`` characters."""
     end = max(span.end_us for span in spans)
-    name, scale = unit(spans)
+    name, scale = unit(end)
     columns = max(10, width - 12)
     streams = [[" "] * columns for _ in range(1 + max(span.stream for span in spans))]
     for span in sorted(spans, key=lambda span: span.what == "kernel"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from math import exp, hypot, inf, isfinite, log
 
@@ -102,6 +103,17 @@ def speed(row: Measurement) -> str:
         return f"{digits(gbps / 1e3, 3)} TB/s" if gbps >= 1e3 else f"{digits(gbps, 3)} GB/s"
     tflops = row.tflops or 0
     return f"{digits(tflops, 3)} TFLOP/s" if tflops >= 1 else f"{digits(tflops * 1e3, 3)} GFLOP/s"
+
+
+def as_json(content: object) -> str:
+    """JSON for other programs; raises ``ValueError`` for NaN and infinity."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def reached(row: Measurement) -> str:
+    """A row, its speed and the part of its roof in a line of text."""
+    share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of roof"
+    return f"{label(row)}: {speed(row)}{share}"
 
 
 def fact_cells(facts: Mapping[str, Fact]) -> list[tuple[str, str, str]]:

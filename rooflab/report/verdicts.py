@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from rich.markup import escape
+from rich.table import Table
+
 from rooflab.model.measurement import Measurement
+from rooflab.report import markdown
+from rooflab.report.fitting import FigureTable
 from rooflab.report.text import digits, heading, label
 from rooflab.runs.compare import Comparison, Point, StatusChange, Verdict
 
@@ -15,6 +20,8 @@ COLUMNS: Final = ["verdict", "kernel", "problem", "size", "base µs", "new µs",
 ALIGNED: Final = [":--", ":--", ":--", "--:", "--:", "--:", "--:", ":--"]
 """The columns of ``cells``, and their alignment in Markdown."""
 
+DIFFERING: Final = ("what differs", "BASE", "NEW")
+
 
 def headings(comparison: Comparison) -> list[str]:
     """A line about each run."""
@@ -23,6 +30,26 @@ def headings(comparison: Comparison) -> list[str]:
         f"{name}: {run.path}, {run.manifest.device.name}, {run.manifest.created:%Y-%m-%d %H:%M} UTC"
         for name, run in runs
     ]
+
+
+def differing(comparison: Comparison) -> list[list[str]]:
+    """Lines of a table of the environments' differences, below ``DIFFERING``."""
+    return [[each.name, each.base, each.new] for each in comparison.differences]
+
+
+def differing_table(comparison: Comparison) -> Table:
+    """The same for a terminal."""
+    table = FigureTable("")
+    for name in DIFFERING:
+        table.add_column(name, overflow="fold")
+    for line in differing(comparison):
+        table.add_row(*map(escape, line))
+    return table
+
+
+def differing_markdown(comparison: Comparison, escape: markdown.Escape = markdown.escape) -> str:
+    """The same in Markdown."""
+    return markdown.table(DIFFERING, [":--"] * 3, differing(comparison), escape)
 
 
 def change_text(point: Point) -> str:

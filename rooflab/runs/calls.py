@@ -74,15 +74,11 @@ def _behind(first: Sequence[int], ends: Sequence[int], guesses: Sequence[int]) -
     """The guess with which most ends agree, made exact; of equal ones the earliest."""
     best, most = guesses[0], -1
     for guess in guesses:
-        exact = _exact(first, ends, guess)
+        exact = round(median(_gaps(first, ends, guess)))
         agreeing = sum(abs(gap - exact) < TOGETHER_NS for gap in _gaps(first, ends, exact))
         if agreeing > most:
             best, most = exact, agreeing
     return best
-
-
-def _exact(first: Sequence[int], ends: Sequence[int], guess: int) -> int:
-    return round(median(_gaps(first, ends, guess)))
 
 
 def _gaps(first: Sequence[int], ends: Sequence[int], behind: int) -> Iterator[int]:

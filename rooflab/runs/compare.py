@@ -30,15 +30,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isfinite
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rooflab.errors import UsageError
 from rooflab.model.measurement import CONTENDED, Measurement
+from rooflab.runs.manifest import Manifest
+from rooflab.runs.store import Run
 from rooflab.workloads import DEFAULT
-
-if TYPE_CHECKING:
-    from rooflab.runs.manifest import Manifest
-    from rooflab.runs.store import Run
 
 LAUNCH_SHARE: Final = 3.0
 """The times of a kernel and of an empty launch differ between processes, presumably because the
@@ -124,7 +122,6 @@ class Comparison:
     only_new: list[Measurement]
 
     def __repr__(self) -> str:
-        """One line."""
         found = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
         broken = f", {self.broken} broken" if self.broken else ""
         runs = f"{self.base.path} and {self.new.path}"
@@ -213,9 +210,10 @@ def refuse_different_data(base: Run, new: Run) -> None:
         _refuse_different(("cache", a["cache"], b["cache"]))
 
 
-def _nothing_in_common(
-    base: Mapping[tuple[Any, ...], Measurement], new: Mapping[tuple[Any, ...], Measurement]
-) -> str:
+_Rows = Mapping[tuple[Any, ...], Measurement]
+
+
+def _nothing_in_common(base: _Rows, new: _Rows) -> str:
     """A message with the first column in which the runs have no value in common."""
     for name, keys in (("BASE", base), ("NEW", new)):
         if not keys:
@@ -320,6 +318,10 @@ class Interval:
         """The same in cycles, at a clock in MHz."""
         return Interval(self.time * clock, self.low * clock, self.high * clock)
 
+    def moved(self, time: float) -> Interval:
+        """As wide, around another time."""
+        return Interval(time, time - self.time + self.low, time - self.time + self.high)
+
 
 def span(row: Measurement) -> Interval | None:
     """The row's time and interval; None if one is missing or not a possible time."""
@@ -352,11 +354,14 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float) -> Poi
     verdict, reason = judge(before, after, threshold_percent)
     if doubt := _doubt(base, new, verdict, threshold_percent):
         verdict, reason = Verdict.AMBIGUOUS, doubt
-    if before.low <= 0:  # as runs before 0.2 can have it
-        return Point(base, new, verdict, reason, change, None, None)
-    # A time cannot fall by more than 100 %.
-    ends = (100 * (after.low / before.high - 1), 100 * (after.high / before.low - 1))
-    return Point(base, new, verdict, reason, change, *ends)
+    return Point(base, new, verdict, reason, change, *changes(before, after))
+
+
+def changes(base: Interval, new: Interval) -> tuple[float | None, float | None]:
+    """The smallest and the largest change between two intervals, in percent."""
+    if base.low <= 0:  # as runs before 0.2 can have it
+        return None, None
+    return 100 * (new.low / base.high - 1), 100 * (new.high / base.low - 1)
 
 
 def _doubt(base: Measurement, new: Measurement, verdict: Verdict, threshold_percent: float) -> str:

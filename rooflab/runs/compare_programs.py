@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.measure.statistics import T_975
@@ -26,6 +26,7 @@ from rooflab.runs.compare import (
     Interval,
     Point,
     Verdict,
+    changes,
     compare,
     differences,
     judge,
@@ -35,9 +36,7 @@ from rooflab.runs.compare import (
 )
 from rooflab.runs.matching import Pair, matched
 from rooflab.runs.program import Program, is_program, total
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 THRESHOLD_PERCENT: Final = 0.5
 PROGRAM_THRESHOLD_PERCENT: Final = 2.0
@@ -68,7 +67,6 @@ class ProgramComparison(Comparison):
     """The rows of each of ``groups``."""
 
     def __repr__(self) -> str:
-        """One line."""
         runs = f"{self.base.path} and {self.new.path}"
         return f"<rooflab.ProgramComparison of {runs}: step {self.step.verdict}>"
 
@@ -147,24 +145,15 @@ def _step(before: Program, after: Program, threshold_percent: float) -> Point:
     verdict, reason = judge(was, now, threshold_percent)
     plain = [program.figure("plain_us") for program in (before, after)]
     if plain[0] and plain[1] and verdict != Verdict.AMBIGUOUS:
-        spans = [
-            Interval(us, us - one.time + one.low, us - one.time + one.high)
-            for us, one in zip(plain, (was, now), strict=True)
-            if us
-        ]
-        without, _ = judge(spans[0], spans[1], threshold_percent)
+        moved = was.moved(plain[0]), now.moved(plain[1])
+        without, _ = judge(*moved, threshold_percent)
         if without != verdict:
-            verdict, reason = (
-                Verdict.AMBIGUOUS,
-                (f"{verdict} in recorded steps, {without} in others"),
-            )
-    low = 100 * (now.low / was.high - 1)
-    high = 100 * (now.high / was.low - 1) if was.low > 0 else None
-    return Point(base, new, verdict, reason, change, low if high is not None else None, high)
+            reason = f"{verdict} in recorded steps, {without} in others"
+            verdict = Verdict.AMBIGUOUS
+    return Point(base, new, verdict, reason, change, *changes(was, now))
 
 
 def _as_row(program: Program) -> Measurement:
-    """A step as a row, with its interval."""
     us, half = program.step_us, sum(uncertainty(row) for row in program.groups)
     return Measurement(
         problem=ProblemRecord(PROGRAM, "", "-", {}, {}),
@@ -201,11 +190,9 @@ def _interval(row: Measurement) -> Interval:
 def _group(base: Measurement, new: Measurement, threshold_percent: float, least_us: float) -> Point:
     was, now = _interval(base), _interval(new)
     change = 100 * (now.time / was.time - 1) if was.time else None
-    low = 100 * (now.low / was.high - 1) if was.low > 0 else None
-    high = 100 * (now.high / was.low - 1) if was.low > 0 else None
-    if max(now.high - was.low, was.high - now.low) < least_us:
-        return Point(base, new, Verdict.SAME, "", change, low, high)
     verdict, reason = judge(was, now, threshold_percent)
-    if was.low == was.high or now.low == now.high:
+    if max(now.high - was.low, was.high - now.low) < least_us:
+        verdict, reason = Verdict.SAME, ""
+    elif was.low == was.high or now.low == now.high:
         verdict, reason = Verdict.AMBIGUOUS, "its spread is not known"
-    return Point(base, new, verdict, reason, change, low, high)
+    return Point(base, new, verdict, reason, change, *changes(was, now))

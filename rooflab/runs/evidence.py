@@ -32,14 +32,11 @@ class Witness:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
+        self._fact = manifest.device.fact
         found = (self._fact(name) for name in ("sm_clock_max", "sm_clock_default"))
         nominal = next((value for value in found if value is not None), None)
         self._nominal_mhz = float(nominal) if isinstance(nominal, int | float) and nominal else None
         self._ours = cache(self._find)
-
-    def _fact(self, name: str) -> Any:
-        fact = self._manifest.device.facts.get(name)
-        return fact.value if fact else None
 
     def evidence(self, row: Measurement) -> Evidence:
         """The evidence of a row with status ok."""
@@ -75,10 +72,10 @@ class Witness:
         return (kernel, record) if source_sha256(kernel.source) == record.sha256 else None
 
     def _grid(self, row: Measurement) -> Grid | None:
-        """Blocks and occupancy, if they are known."""
         problem, multiprocessors = row.problem, self._fact("sm_count")
         if problem.workload == PROGRAM:
-            return _small_grid(problem.extents.get("blocks"), multiprocessors)
+            known = problem.settings.get("grid")
+            return _small_grid(problem.extents["blocks"], multiprocessors) if known else None
         found = self._ours(problem.workload, row.kernel)
         if not found or not isinstance(multiprocessors, int) or multiprocessors < 1:
             return None
@@ -103,10 +100,10 @@ class Witness:
         return Grid(shape.blocks, multiprocessors, fits.blocks) if fits and fits.blocks else None
 
 
-def _small_grid(blocks: int | None, multiprocessors: Any) -> Grid | None:
+def _small_grid(blocks: int, multiprocessors: Any) -> Grid | None:
     """Of a program only grids are known, and not how many blocks fit: too few are always known."""
-    small = isinstance(multiprocessors, int) and blocks and blocks < multiprocessors
-    return Grid(blocks, multiprocessors, 1) if blocks and small else None
+    small = isinstance(multiprocessors, int) and blocks < multiprocessors
+    return Grid(blocks, multiprocessors, 1) if small else None
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,10 +15,10 @@ from rooflab.errors import RunError
 from rooflab.model.facts import Fact
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
+from rooflab.runs.text import cleaned
 from rooflab.workloads import DEFAULT, find
 
 SCHEMA: Final = 4
-MANIFEST: Final = "manifest.json"
 MAX_BYTES: Final = 64 * 2**20
 
 POSSIBLE: Final = {"compute": (1.0, 1e21), "bandwidth": (1.0, 1e21), "launch": (1e-12, 1e3)}
@@ -33,6 +32,11 @@ class DeviceRecord(BaseModel):
     kind: str
     name: str
     facts: dict[str, Fact]
+
+    def fact(self, name: str) -> str | int | float | None:
+        """The value of one fact, None if it is missing."""
+        fact = self.facts.get(name)
+        return fact.value if fact else None
 
 
 class KernelRecord(BaseModel):
@@ -169,26 +173,6 @@ def told(path: Path, what: str) -> Iterator[None]:
 
 def _no_number(text: str) -> Any:
     raise ValueError(f"{text} is not a number in JSON")
-
-
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-
-
-def clean(text: str) -> str:
-    """``text`` with replacements for characters that could control a terminal: control characters,
-    lone surrogates, and changes of the writing direction."""
-    return _CONTROL.sub("\ufffd", text)
-
-
-def cleaned(value: Any) -> Any:
-    """A value from JSON with ``clean`` text."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, list):
-        return [cleaned(item) for item in value]
-    if isinstance(value, dict):
-        return {clean(key): cleaned(item) for key, item in value.items()}
-    return value
 
 
 def _upgraded(content: dict[str, Any], schema: int) -> Mapping[str, Any]:

@@ -160,6 +160,7 @@ _OF_LAUNCHES: Final = (
     "time_p95_us",
     "flops",
     "bytes",
+    "expected_dram_bytes",
     "counted_flops",
     "tensor_flops",
     "fp32_flops",
@@ -198,7 +199,6 @@ def together(rows: Sequence[Measurement]) -> Measurement:
 
 
 def _whole(problem: ProblemRecord) -> ProblemRecord:
-    """A launch with all its parts."""
     settings = {**problem.settings, "part": 0}
     if "same_as" in settings:
         settings["same_as"] = ""

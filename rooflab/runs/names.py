@@ -40,7 +40,5 @@ def competitors(runs: Sequence[Run]) -> list[str]:
 
 
 def _threads(run: Run) -> str:
-    fact = run.manifest.device.facts.get("threads")
-    if fact is None or fact.value is None:
-        return ""
-    return f" ({fact.value} thread{'s' * (fact.value != 1)})"
+    threads = run.manifest.device.fact("threads")
+    return "" if threads is None else f" ({threads} thread{'s' * (threads != 1)})"

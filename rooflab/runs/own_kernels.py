@@ -8,24 +8,21 @@ a burst, so a kernel that is faster by its settled time is faster in either stat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import RooflabError, UsageError
 from rooflab.model.measurement import CONTENDED, Measurement, is_possible
 from rooflab.model.problem import Problem
 from rooflab.runs.compare_programs import uncertainty
 from rooflab.runs.evidence import OWN_BACKEND, registry
-from rooflab.runs.manifest import MANIFEST, load_manifest
+from rooflab.runs.manifest import load_manifest
 from rooflab.runs.notation import options, read
 from rooflab.runs.program import Program, is_program
-from rooflab.runs.store import UNSAVED, load
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import MANIFEST, UNSAVED, Run, load, runs_in
 
 RESULTS: Final = Path("results")
 
@@ -98,8 +95,7 @@ class OwnTimes:
     @property
     def _capability(self) -> str:
         """Such as ``9.0``; empty if it is not known."""
-        fact = self._run.manifest.device.facts.get("compute_capability")
-        text = str(fact.value) if fact else ""
+        text = str(self._run.manifest.device.fact("compute_capability"))
         return text if re.fullmatch(r"\d{1,2}\.\d", text) else ""
 
 
@@ -146,8 +142,8 @@ def kernels_for(problem: Problem, capability: str = "") -> list[str]:
 def _at_hand(run: Run) -> Iterator[Run]:
     """Runs of sweeps on a device of the same name, that can be read."""
     folders = [RESULTS] if run.path == UNSAVED else [run.path.parent, RESULTS]
-    paths = {path.resolve(): path for folder in folders for path in _newest(folder)}
-    for path in paths.values():
+    newest = (path for folder in folders for path in runs_in(folder)[: -MOST_RUNS - 1 : -1])
+    for path in {path.resolve(): path for path in newest}.values():
         try:
             if load_manifest(path / MANIFEST).device.name != run.manifest.device.name:
                 continue
@@ -156,15 +152,6 @@ def _at_hand(run: Run) -> Iterator[Run]:
             continue
         if not is_program(found.measurements):
             yield found
-
-
-def _newest(folder: Path) -> Sequence[Path]:
-    try:
-        return sorted((one.parent for one in folder.glob(f"*/{MANIFEST}")), reverse=True)[
-            :MOST_RUNS
-        ]
-    except OSError:
-        return ()
 
 
 def _counts(row: Measurement) -> bool:

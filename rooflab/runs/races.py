@@ -110,7 +110,11 @@ def races(runs: Sequence[Run]) -> list[Race]:
     Raises ``UsageError`` if there is only one device, if inputs or caches differ, or if two devices
     have no problem in common.
     """
-    _refuse_incomparable(runs)
+    for run in runs[:-1]:
+        refuse_different_data(run, runs[-1])
+    caches = sorted({row.cache for run in runs for row in run.ok if row.cache})
+    if len(caches) > 1:
+        raise UsageError(f"these runs are not comparable: their caches are {' and '.join(caches)}")
     teams: dict[_Key, list[Run]] = {}
     for run in runs:
         teams.setdefault(_device(run), []).append(run)
@@ -127,18 +131,9 @@ def races(runs: Sequence[Run]) -> list[Race]:
     ]
 
 
-def _refuse_incomparable(runs: Sequence[Run]) -> None:
-    for run in runs[:-1]:
-        refuse_different_data(run, runs[-1])
-    caches = sorted({row.cache for run in runs for row in run.ok if row.cache})
-    if len(caches) > 1:
-        raise UsageError(f"these runs are not comparable: their caches are {' and '.join(caches)}")
-
-
 def _device(run: Run) -> _Key:
     device = run.manifest.device
-    threads = device.facts.get("threads")
-    return (device.kind, device.name, threads.value if threads else None)
+    return (device.kind, device.name, device.fact("threads"))
 
 
 def _against(base: Sequence[Run], new: Sequence[Run], names: tuple[str, str]) -> list[Race]:
@@ -220,7 +215,6 @@ def _about(problem: ProblemRecord, batch: int) -> str:
 
 
 def _nothing_in_common(base: Sequence[Run], new: Sequence[Run], names: tuple[str, str]) -> str:
-    """A message about two devices without a race."""
     for name, runs in zip(names, (base, new), strict=True):
         if not any(run.ok for run in runs):
             return f"{name} has no row with status ok"

@@ -1,8 +1,11 @@
-"""``samples.jsonl`` and ``timelines.jsonl``: a line of JSON for each row, times in microseconds.
+"""The files of a run with a line of JSON for each row or launch.
 
-``launches.jsonl``: one step of a program, a line for the step and then one for each launch.
+``samples.jsonl``, ``timelines.jsonl``   of each row: times by round; when the first chunks of a
+                                        streamed row were copied and computed; in microseconds
+``launches.jsonl``                      one step of a program, then its launches, in microseconds
+``collectives.jsonl``                   the steps of a rank, then its collectives, in nanoseconds
 
-A timeline says when the first chunks of a streamed row were copied and computed.
+What is read may be anybody's: lines that are not valid are left out.
 """
 
 from __future__ import annotations
@@ -13,15 +16,18 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
+from rooflab.model.collectives import CollectiveLaunch, Collectives
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.timeline import MOST_LAUNCHES, TITLES, RecordedStep, Span, StepLaunch
 
 TIMELINES: Final = "timelines.jsonl"
 LAUNCHES: Final = "launches.jsonl"
+COLLECTIVES: Final = "collectives.jsonl"
 MAX_BYTES: Final = 2**26
 MAX_SPANS: Final = 1000
 MAX_US: Final = 1e12
+MAX_NS: Final = 2**62
 MAX_ID: Final = 2**63
 
 
@@ -59,21 +65,24 @@ def timeline_line(row: Measurement, spans: Sequence[Span]) -> str:
 
 
 def load_timelines(folder: Path) -> dict[tuple[object, ...], list[Span]]:
-    """The timelines of a run by the key of their row; lines that are not valid are left out."""
-    try:
-        path = folder / TIMELINES
-        if path.stat().st_size > MAX_BYTES:
-            return {}
-        lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
-    except OSError:
-        return {}
+    """The timelines of a run by the key of their row."""
     found: dict[tuple[object, ...], list[Span]] = {}
-    for key, content in filter(None, map(owned, lines)):
+    for key, content in filter(None, map(owned, _lines(folder / TIMELINES))):
         try:
             found[key] = [_span(*values) for values in content["spans"][:MAX_SPANS]]
         except (ValueError, KeyError, TypeError):
             continue
     return found
+
+
+def _lines(path: Path) -> list[str]:
+    """At least one, which is empty if the file cannot be read or is too large."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return [""]
+        return path.read_text(encoding="utf-8-sig", errors="replace").splitlines() or [""]
+    except OSError:
+        return [""]
 
 
 def fastest(folder: Path, rows: Sequence[Measurement]) -> tuple[Measurement, list[Span]] | None:
@@ -108,18 +117,12 @@ def step_lines(step: RecordedStep) -> str:
 
 
 def load_step(folder: Path, rows: int) -> RecordedStep | None:
-    """The recorded step of a program's run with so many rows; None if there is none.
-
-    Lines that are not valid are left out.
-    """
+    """The recorded step of a program's run with so many rows; None if there is none."""
+    first, *lines = _lines(folder / LAUNCHES)
     try:
-        path = folder / LAUNCHES
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            return None
-        first, *lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines() or [""]
         about = json.loads(first)
         us, left_out = float(about["step"]), int(about["left_out"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     found = [one for line in lines[:MOST_LAUNCHES] if (one := _launched(line, rows))]
     if not found or not 0 <= us <= MAX_US:
@@ -137,3 +140,33 @@ def _launched(line: str, rows: int) -> StepLaunch | None:
         return None
     timed = 0 <= one.start_us <= MAX_US and 0 <= one.duration_us <= MAX_US
     return one if timed and 0 <= row < rows and max(abs(device), abs(stream)) < MAX_ID else None
+
+
+def collective_lines(found: Collectives) -> str:
+    """All about the steps in the first line, then the launches."""
+    about = {"unit": "ns", "steps": found.steps, "clock": found.clock, "epoch": found.epoch_ns}
+    lines = [json.dumps(about | {"columns": CollectiveLaunch._fields})]
+    return "".join(f"{line}\n" for line in [*lines, *map(json.dumps, found.launches)])
+
+
+def load_collectives(folder: Path, rows: int) -> Collectives | None:
+    """Those of a run with so many rows; None if there are none."""
+    first, *lines = _lines(folder / COLLECTIVES)
+    try:
+        about = json.loads(first)
+        steps, clock, epoch = int(about["steps"]), str(about["clock"]), int(about["epoch"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    found = tuple(one for line in lines if (one := _collective(line, steps, rows)))
+    if not found or not 0 < steps < MAX_NS or abs(epoch) > MAX_NS:
+        return None
+    return Collectives(steps, clock, epoch, found)
+
+
+def _collective(line: str, steps: int, rows: int) -> CollectiveLaunch | None:
+    try:
+        one = CollectiveLaunch(*map(int, json.loads(line)))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
+    timed = abs(one.start_ns) < MAX_NS and 0 <= one.exposed_ns <= one.ns < MAX_NS
+    return one if timed and 0 <= one.step < steps and 0 <= one.row < rows else None

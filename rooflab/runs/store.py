@@ -18,8 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
@@ -27,10 +26,12 @@ from rooflab.model.collectives import Collectives
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import RecordedStep, Span
 from rooflab.runs import samples, table
-from rooflab.runs.collectives import COLLECTIVES, collective_lines, load_collectives
-from rooflab.runs.manifest import MANIFEST, Manifest, load_manifest
-from rooflab.runs.samples import LAUNCHES, TIMELINES
+from rooflab.runs.samples import COLLECTIVES, LAUNCHES, TIMELINES
 
+if TYPE_CHECKING:
+    from rooflab.runs.manifest import Manifest
+
+MANIFEST: Final = "manifest.json"
 MEASUREMENTS: Final = "measurements.csv"
 SAMPLES: Final = "samples.jsonl"
 PRINTED: Final = "printed.txt"
@@ -60,7 +61,7 @@ class Run:
 
     def collectives(self) -> Collectives | None:
         """When a program's collectives ran, from their file; None without any."""
-        return self.communicated or load_collectives(self.path, len(self.measurements))
+        return self.communicated or samples.load_collectives(self.path, len(self.measurements))
 
     @property
     def ok(self) -> list[Measurement]:
@@ -68,7 +69,6 @@ class Run:
         return [row for row in self.measurements if row.status == "ok"]
 
     def __repr__(self) -> str:
-        """One line."""
         device, count = self.manifest.device.name, len(self.measurements)
         return f"<rooflab.Run {self.path} on {device}: {count} rows>"
 
@@ -117,7 +117,7 @@ class RunWriter:
             with self._told():
                 self._rows = self._files.enter_context(closing(_Appender(path / MEASUREMENTS)))
                 self._rows.lock()
-                self.manifest = manifest or load_manifest(path / MANIFEST)
+                self.manifest = manifest or _manifest(path)
                 self._samples = self._files.enter_context(closing(_Appender(path / SAMPLES)))
                 self.rows = self._put_in_order()
         except BaseException:
@@ -130,7 +130,7 @@ class RunWriter:
         rows: list[Measurement] = []
         if self._rows.size == 0:
             self._columns = table.header(self.manifest.workloads)
-            self._write(self._rows, table.csv_line(self._columns))
+            self._write(self._rows, table.csv_lines([self._columns]))
         else:
             rows, _ = table.load_rows(self.path / MEASUREMENTS, self.manifest)
             self._columns = next(csv.reader(self._rows.lines()[:1]))
@@ -150,12 +150,7 @@ class RunWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def _close(self) -> None:
@@ -176,9 +171,12 @@ class RunWriter:
 
     def write_manifest(self) -> None:
         """Replace the manifest atomically."""
-        text = self.manifest.model_dump_json(by_alias=True, indent=2) + "\n"
-        with self._told(self.path / MANIFEST):
-            write_atomic(self.path / MANIFEST, text.encode())
+        self.put(MANIFEST, self.manifest.model_dump_json(by_alias=True, indent=2) + "\n")
+
+    def put(self, name: str, text: str) -> None:
+        """Replace a whole file of the folder atomically."""
+        with self._told(self.path / name):
+            write_atomic(self.path / name, text.encode())
 
     def append(
         self, row: Measurement, rounds: Sequence[Sequence[float]], spans: Sequence[Span] = ()
@@ -197,20 +195,10 @@ class RunWriter:
         self._write(self._rows, "".join(table.line(self._columns, row) for row in rows))
         self._count += len(rows)
 
-    def write_step(self, step: RecordedStep) -> None:
-        """Store when the launches of one step of a program ran."""
-        with self._told(self.path / LAUNCHES):
-            write_atomic(self.path / LAUNCHES, samples.step_lines(step).encode())
-
-    def write_collectives(self, found: Collectives) -> None:
-        """Store when the collectives of a program ran."""
-        with self._told(self.path / COLLECTIVES):
-            write_atomic(self.path / COLLECTIVES, collective_lines(found).encode())
-
     def replace(self, rows: Sequence[Measurement]) -> None:
         """Replace all rows atomically, with today's columns."""
         columns = table.header(self.manifest.workloads)
-        text = table.csv_line(columns) + "".join(table.line(columns, row) for row in rows)
+        text = table.csv_lines([columns]) + "".join(table.line(columns, row) for row in rows)
         with self._told(self._rows.path):
             self._rows.replace(text)
             self._rows.lock()  # it is another file now
@@ -324,9 +312,9 @@ def save(
         else:
             writer.extend(rows)
         if step:
-            writer.write_step(step)
+            writer.put(LAUNCHES, samples.step_lines(step))
         if collectives:
-            writer.write_collectives(collectives)
+            writer.put(COLLECTIVES, samples.collective_lines(collectives))
     return path
 
 
@@ -388,9 +376,14 @@ def create_folder(parent: Path, device_name: str, now: datetime) -> Path:
     raise UsageError(f"{parent} has a hundred runs of this second: give another --out")
 
 
+def runs_in(parent: Path) -> list[Path]:
+    """The run folders in ``parent``, the newest last."""
+    return sorted(found.parent for found in parent.glob(f"*/{MANIFEST}"))
+
+
 def newest(parent: Path) -> Path:
     """The newest run folder in ``parent``; raises ``UsageError`` if there is none."""
-    runs = sorted(p.parent for p in parent.glob(f"*/{MANIFEST}"))
+    runs = runs_in(parent)
     if not runs:
         raise UsageError(f"no run in {parent}/: name a run folder, or make one with: rooflab sweep")
     return runs[-1]
@@ -399,12 +392,18 @@ def newest(parent: Path) -> Path:
 def _only_run(parent: Path) -> Path:
     """The one run folder in ``parent``; raises ``UsageError`` if there is none, or several."""
     shown = str(parent)[:200]
-    runs = sorted(found.parent for found in parent.glob(f"*/{MANIFEST}"))
+    runs = runs_in(parent)
     if len(runs) > 1:
         raise UsageError(f"{shown} has {len(runs)} runs: name one, such as {runs[-1]}")
     if not runs:
         raise UsageError(f"{shown} is not a run folder (it has no {MANIFEST}); see: ls results/")
     return runs[0]
+
+
+def _manifest(folder: Path) -> Manifest:
+    from rooflab.runs.manifest import load_manifest  # pydantic takes long to import
+
+    return load_manifest(folder / MANIFEST)
 
 
 def load(path: Path) -> Run:
@@ -427,7 +426,7 @@ def load(path: Path) -> Run:
         )
     if not there:
         folder = _only_run(path)
-    manifest = load_manifest(folder / MANIFEST)
+    manifest = _manifest(folder)
     rows, warnings = table.load_rows(folder / MEASUREMENTS, manifest)
     if len(rows) < manifest.points:
         again = f"to continue: rooflab sweep --resume {folder}"

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rooflab.errors import RunError, UsageError
 from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.model.problem import DRAM, ProblemRecord, Value, describe
-from rooflab.runs.manifest import Manifest, WorkloadRecord, clean
+from rooflab.runs.text import clean
 from rooflab.workloads import DEFAULT, build
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from rooflab.runs.manifest import Manifest, WorkloadRecord
 
 _NAMES: Final = frozenset(one.name for one in fields(Measurement))
 _FIRST: Final = ("workload", "kernel", "backend", "variant", "precision", "size")
@@ -48,7 +50,7 @@ def line(columns: Sequence[str], row: Measurement) -> str:
     # Parameters with all digits: a rounded value would be another point.
     exact = {k: repr(v) if isinstance(v, float) else v for k, v in row.problem.parameters.items()}
     values = {**cells(row), **exact}
-    return csv_line([_cell(values.get(name)) for name in columns])
+    return csv_lines([[_cell(values.get(name)) for name in columns]])
 
 
 def frame(rows: Iterable[Measurement], manifest: Manifest) -> DataFrame:
@@ -58,11 +60,6 @@ def frame(rows: Iterable[Measurement], manifest: Manifest) -> DataFrame:
     columns = header(manifest.workloads)
     table = [[values.get(name) for name in columns] for values in map(cells, rows)]
     return pandas.DataFrame(table, columns=columns)
-
-
-def csv_line(cells: Sequence[str]) -> str:
-    """Cells as a line of CSV."""
-    return csv_lines([cells])
 
 
 def csv_lines(rows: Iterable[Sequence[str]]) -> str:
@@ -107,12 +104,7 @@ def load_rows(path: Path, manifest: Manifest) -> tuple[list[Measurement], list[s
     if missing := [name for name in needed if name not in columns]:
         raise RunError(f"{path} line 1: not a rooflab table, it lacks {', '.join(missing)}")
     numbered = enumerate(lines[1:], 2)
-    return [_row(f"{path} line {n}", columns, text, manifest) for n, text in numbered], warnings
-
-
-def parse(columns: Sequence[str], text: str, manifest: Manifest) -> Measurement:
-    """The row in one line of a table with these columns; raises ``RunError``."""
-    return _row("a row", columns, text, manifest)
+    return [parse(columns, text, manifest, f"{path} line {n}") for n, text in numbered], warnings
 
 
 def _split(where: str, text: str) -> list[str]:
@@ -131,7 +123,10 @@ def _is_of_gemm(manifest: Manifest) -> bool:
     return manifest.schema_version < 3
 
 
-def _row(where: str, columns: Sequence[str], text: str, manifest: Manifest) -> Measurement:
+def parse(
+    columns: Sequence[str], text: str, manifest: Manifest, where: str = "a row"
+) -> Measurement:
+    """The row in one line of a table with these columns; raises ``RunError``."""
     found = _split(where, text)
     if len(found) != len(columns):
         raise RunError(f"{where}: {len(found)} cells under {len(columns)} headings")
@@ -141,9 +136,10 @@ def _row(where: str, columns: Sequence[str], text: str, manifest: Manifest) -> M
         if name in cells and not (column.optional and cells[name] == ""):
             values[name] = _value(where, name, cells[name], column.type)
     problem = _problem(where, cells, manifest)
-    if _is_of_gemm(manifest) and values.get("bound") == "memory":
+    old = _is_of_gemm(manifest)
+    if old and values.get("bound") == "memory":
         values["bound"] = DRAM
-    if _is_of_gemm(manifest) and values.get("flops") and values.get("roof_tflops"):
+    if old and values.get("flops") and values.get("roof_tflops"):
         values["roof_us"] = values["flops"] / (values["roof_tflops"] * 1e6)
     link = "peer_bytes" if problem.gpus > 1 else "host_bytes" if problem.streamed else "bytes"
     if link not in cells:  # before schema 4

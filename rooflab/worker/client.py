@@ -215,7 +215,7 @@ class Worker:
         process.send(Request(name, arguments))
         while True:
             reply = process.receive(timeout_s or self._job.config.timing.timeout_s)
-            if isinstance(reply, (Done, Lost, Refused)):
+            if isinstance(reply, End):
                 return reply
             assert problem
             if isinstance(reply, Failed):

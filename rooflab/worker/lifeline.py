@@ -20,9 +20,14 @@ def end_with_parent(lifeline: int) -> None:
     if sys.platform == "linux":
         # The system does it, even if a hanging kernel holds Python's global lock.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_file(lifeline)
+
+
+def end_with_file(descriptor: int) -> None:
+    """End this process at the end of a file, such as a pipe whose writer has ended."""
 
     def watch() -> None:
-        while os.read(lifeline, 1):
+        while os.read(descriptor, 1):
             pass
         os._exit(1)
 

@@ -11,7 +11,7 @@ import pytest
 from commands import Rooflab
 from compared import BROKEN, measured, written
 
-from rooflab.report import github
+from rooflab.report import github, markdown
 from rooflab.runs import store
 
 FP16: dict[str, Any] = {"precision": "fp16", "layout": "nt"}
@@ -149,7 +149,7 @@ def test_a_summary_of_equal_runs_is_short(rooflab: Rooflab, base: Path) -> None:
 def test_a_summary_fits_what_github_accepts(
     rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(github, "MOST_LINES", 2)
+    monkeypatch.setattr(markdown, "MOST_LINES", 2)
     rows = [measured("tiled", 8 * i, 100, 0.1) for i in range(1, 6)]
     base = written("base", *rows)
     _, out, _ = rooflab("compare", base, base, "--format", "github")

@@ -118,7 +118,7 @@ def test_the_table(rooflab: Rooflab, base: Path, new: Path) -> None:
 
 
 def test_a_file_within_names_its_run(rooflab: Rooflab, base: Path, new: Path) -> None:
-    assert rooflab("compare", base / store.MEASUREMENTS, new / manifest.MANIFEST)[1] == TABLE
+    assert rooflab("compare", base / store.MEASUREMENTS, new / store.MANIFEST)[1] == TABLE
 
 
 def test_markdown_puts_regressions_first(rooflab: Rooflab, base: Path, new: Path) -> None:

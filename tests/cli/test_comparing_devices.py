@@ -11,7 +11,7 @@ import pytest
 from commands import Rooflab
 
 from rooflab import api
-from rooflab.runs import manifest, store
+from rooflab.runs import store
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def renamed(folder: Path, to: str, kind: str, name: str, threads: int | None) -> Path:
     """A copy of the run, in ``to``, as if another device had measured it."""
     folder = Path(shutil.copytree(folder, to))
-    path = folder / manifest.MANIFEST
+    path = folder / store.MANIFEST
     content = json.loads(path.read_text())
     content["device"] |= {"kind": kind, "name": name}
     content["device"]["facts"]["threads"]["value"] = threads

@@ -18,8 +18,7 @@ from pages import parse
 from rooflab import api
 from rooflab.errors import UsageError
 from rooflab.fleet import record as fleet_record
-from rooflab.runs.manifest import MANIFEST
-from rooflab.runs.store import FLEET, load
+from rooflab.runs.store import FLEET, MANIFEST, load
 
 HERE = Path(__file__).resolve().parents[1]
 KERNEL = ("-k", "fast", "--sizes", "64,128", "-p", "fp32")

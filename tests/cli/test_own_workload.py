@@ -18,7 +18,7 @@ from rooflab.kernels.cuda_file import kernel as cuda_file
 from rooflab.kernels.sources import load_file
 from rooflab.model.precision import PRECISIONS
 from rooflab.runs import store
-from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import MANIFEST
 from rooflab.workloads import build
 
 OWN = Path(__file__).parent.parent / "data" / "own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -234,3 +235,17 @@ def test_what_a_kernel_prints_is_not_data(capfd: pytest.CaptureFixture[str]) -> 
     assert printed.read_text() == "from Python\nfrom C\n"
     assert f"kernels printed 2 lines, which are in {printed}" in joined(err)
     assert only_run().measurements[0].reason == "RuntimeError"
+
+
+def test_help_loads_nothing_that_takes_long() -> None:
+    """A quarter of a second is for Python, typer and rich."""
+    text = (
+        "import sys\n"
+        "from rooflab.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'pandas', 'scipy', 'pydantic', 'matplotlib', 'cupy', 'numba'}\n"
+        "print(*heavy & sys.modules.keys(), file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert "sweep" in ended.stdout and ended.stderr.strip() == ""

@@ -10,8 +10,7 @@ import pytest
 from commands import Rooflab, joined
 from profiled import REAL
 
-from rooflab.runs.manifest import MANIFEST
-from rooflab.runs.store import MEASUREMENTS
+from rooflab.runs.store import MANIFEST, MEASUREMENTS
 
 FUSED = "multi_tensor_apply_kernel<FusedAdamMathFunctor, BFloat16>"
 

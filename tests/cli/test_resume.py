@@ -21,7 +21,7 @@ from rooflab.engine import Observer
 from rooflab.errors import UsageError
 from rooflab.planning import Plan
 from rooflab.runs import store
-from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import MANIFEST
 
 SMALL = ("-k", "fast", "-p", "fp32", "--sizes", "40,48,64")
 

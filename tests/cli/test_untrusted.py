@@ -18,7 +18,7 @@ from rooflab import api
 from rooflab.devices.cuda import compiler
 from rooflab.files import kernels_dir
 from rooflab.runs import store
-from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import MANIFEST
 
 ESCAPE = "\x1b[31mred\x1b[0m\x07"
 TURNED = "\u202egnp.exe"

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from rooflab import workloads
 from rooflab.cli import main
 from rooflab.runs import store
-from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import MANIFEST
 
 pytestmark = [
     pytest.mark.slow,

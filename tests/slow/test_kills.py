@@ -12,7 +12,7 @@ import pytest
 from commands import started
 from kills import CONFIG, POINTS, keys, kill_all
 
-from rooflab.runs.manifest import MANIFEST
+from rooflab.runs.store import MANIFEST
 
 pytestmark = pytest.mark.slow
 

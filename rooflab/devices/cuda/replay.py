@@ -117,7 +117,8 @@ class Replay:
     ``wanted`` gets a launch's key and how many of it came before: since the start, since
     ``new_step``, or since the last launch of ``anchor``. Raises ``UnavailableError`` or
     ``KernelError`` at the start if nothing can be counted; what fails later is in ``reasons``.
-    ``graphs``: whether the first CUDA graph that is launched is counted too.
+    ``group`` is the key under which a launch is known. ``graphs``: whether the first CUDA graph
+    that is launched is counted too.
     """
 
     def __init__(
@@ -127,8 +128,10 @@ class Replay:
         wanted: Callable[[LaunchKey, int], bool],
         *,
         anchor: LaunchKey | None = None,
+        group: Callable[[LaunchKey], LaunchKey] = lambda key: key,
         graphs: bool = True,
     ) -> None:
+        self._group = group
         self._cupti, self._wanted, self._anchor, self._graphs = cupti, wanted, anchor, graphs
         self._profiler = counters
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -229,7 +232,8 @@ class Replay:
         return False
 
     def _kernel_launched(self, shape: _Shape, call: _Call, can: bool) -> None:
-        key = LaunchKey(demangled(call.kernel or b"?"), _dim(shape.grid), _dim(shape.block))
+        name = demangled(call.kernel or b"?")
+        key = self._group(LaunchKey(name, _dim(shape.grid), _dim(shape.block)))
         if key == self._anchor:
             self.seen.clear()
         index = self.seen[key]

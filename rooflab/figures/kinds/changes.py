@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -81,8 +81,8 @@ def make(wanted: Wanted) -> model.Page:
     sides = ([one.before for one in changes], [one.after for one in changes])
     drawn = {id(one) for side in sides for one in programs.notable(list(filter(None, side)))}
     there = [one for one in changes if any(id(group) in drawn for group in one.groups)]
-    above = [one for one in there if _all(one, lambda group: programs.has_place(group, LEAST))]
-    below = [one for one in there if one not in above and _all(one, bubbles.in_strip)]
+    above = [one for one in there if all(programs.has_place(g, LEAST) for g in one.groups)]
+    below = [one for one in there if one not in above and all(map(bubbles.in_strip, one.groups))]
     every = [group for one in (*above, *below) for group in one.groups]
     if not every:
         raise programs.nothing(wanted.runs[1])
@@ -95,14 +95,10 @@ def make(wanted: Wanted) -> model.Page:
     body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
     title = programs.title(wanted.runs, "changes")
     notes = programs.notes(wanted.runs, *_notes(changes, [*above, *below]))
-    keys = bubbles.legend(every)
+    keys = programs.legend(group.binds for group in every)
     keys.append(model.Key("before", theme().muted, "o", "-", "none"))
     keys.append(model.Key("after", theme().muted, "o", "-", "full"))
     return model.Page(title, keys, panels, notes, body, page_width(1))
-
-
-def _all(change: Moved, has: Callable[[TimedGroup], bool]) -> bool:
-    return all(map(has, change.groups))
 
 
 def _notes(changes: Sequence[Moved], drawn: Sequence[Moved]) -> Iterator[str]:
@@ -174,7 +170,6 @@ def _strip(
 
 
 def _draw(panel: model.Panel, change: Moved, ends: Sequence[Point], size: Area, order: int) -> None:
-    """The bubbles of a group, and the arrow between them."""
     if change.before:
         mark = bubbles.bubble(change.before, ends[0], size, order, named=False, hollow=True)
         panel.marks.append(mark)

@@ -6,7 +6,7 @@ After Choi, Bedard, Fowler, Vuduc, "A Roofline Model of Energy", 2013.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures import model
@@ -15,9 +15,7 @@ from rooflab.figures.selection import Wanted, having, intensity, select
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 NOTE: Final = (
     "Line: FLOP/s at the roof over the power limit. A kernel that draws less power may be above it."
@@ -63,7 +61,6 @@ def make(wanted: Wanted) -> model.Page:
 
 
 def _per_joule(row: Measurement) -> float:
-    """GFLOP/J of a row with an energy."""
     return (row.flops or 0) / (row.energy_j or 1) / 1e9
 
 

@@ -110,7 +110,6 @@ def _rooflines(
     panels: Mapping[str, list[Measurement]],
     styles: Styles,
 ) -> list[model.Panel]:
-    """A panel per precision, with the same axes."""
     xs, ys = _extent(roofline, panels)
     unit, scale = ("TFLOP/s", 1e12) if max(ys) >= 1e12 else ("GFLOP/s", 1e9)
     heights = [y / scale for y in ys]
@@ -131,7 +130,6 @@ def _rooflines(
 def _extent(
     roofline: Roofline, panels: Mapping[str, list[Measurement]]
 ) -> tuple[list[float], list[float]]:
-    """Everything that the axes must include."""
     rows = [row for group in panels.values() for row in group]
     xs = [intensity(row) for row in rows] + [x for row in rows for _, x in _points(row)]
     ys = [flop_rate(row) for row in rows]

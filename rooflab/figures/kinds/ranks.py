@@ -6,7 +6,7 @@ from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures import model, programs
-from rooflab.figures.page import BELOW, LEFT, RIGHT
+from rooflab.figures.page import BELOW, time_panel
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
@@ -16,6 +16,14 @@ KERNELS: Final = "kernels and copies"
 COLLECTIVES: Final = "collectives beside no kernel"
 WAITS: Final = "waiting in collectives"
 IDLE: Final = "idle"
+
+LOOKS: Final = {
+    KERNELS: COMPUTE,
+    COLLECTIVES: programs.COPIES,
+    WAITS: programs.LATENCY,
+    IDLE: programs.IDLE,
+}
+"""The parts of a program's step that have the same colours."""
 
 EACH: Final = 0.3
 """Inches of a rank."""
@@ -31,30 +39,24 @@ def make(wanted: Wanted) -> model.Page:
         raise UsageError("--ranks draws the ranks of one launch: rooflab plot FOLDER")
     ranks = sorted(found.most_waited_for(SHOWN), key=lambda one: one.number)
     longest = max(one.step_us for one in ranks)
-    name, scale = ("ms", 1e3) if longest >= 1e3 else ("µs", 1.0)
-    height, width = EACH * len(ranks) + 0.1, theme().width
+    height = EACH * len(ranks) + 0.1
     rows = {one.number: height - 0.05 - EACH * (i + 0.5) for i, one in enumerate(ranks)}
-    panel = model.Panel(
-        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, height),
-        model.Axis((0, longest / scale), f"Time of a step ({name})", log=False, grid=False),
-        model.Axis(
-            (0, height),
-            log=False,
-            ticks=[(y, f"rank {number}") for number, y in rows.items()],
-            grid=False,
-        ),
-    )
+    ticks = [(y, f"rank {number}") for number, y in rows.items()]
+    y = model.Axis((0, height), log=False, ticks=ticks, grid=False)
+    panel, scale = time_panel("Time of a step ({})", longest, height, y)
     boxes: dict[str, list[tuple[float, float, float, float]]] = {}
     for rank in ranks:
         x, low = 0.0, rows[rank.number] - 0.37 * EACH
         for part, us in parts(found, rank).items():
             boxes.setdefault(part, []).append((x / scale, low, us / scale, 0.74 * EACH))
             x += us
-    panel.bars += [model.Bars(some, *_look(part)) for part, some in boxes.items() if some]
-    legend = [model.Key(part, _look(part)[0]) for part in boxes]
+    panel.bars += [
+        model.Bars(some, *programs.look(LOOKS[part])) for part, some in boxes.items() if some
+    ]
+    legend = [model.Key(part, programs.colour(LOOKS[part])) for part in boxes]
     title = programs.title([found.slowest.run], f"a step of {len(found.ranks)} ranks")
     notes = programs.notes([found.slowest.run], _notes(found, ranks))
-    return model.Page(title, legend, [panel], notes, height + BELOW + 0.06, width)
+    return model.Page(title, legend, [panel], notes, height + BELOW + 0.06, theme().width)
 
 
 def parts(found: Ranks, rank: RankStep) -> dict[str, float]:
@@ -68,19 +70,6 @@ def parts(found: Ranks, rank: RankStep) -> dict[str, float]:
         WAITS: waits,
         IDLE: idle,
     }
-
-
-def _look(part: str) -> tuple[str, str]:
-    """Colour and edge."""
-    background = theme().palette.background
-    colours = {
-        KERNELS: programs.colour(COMPUTE),
-        COLLECTIVES: programs.colour(programs.COPIES),
-        WAITS: programs.colour(programs.LATENCY),
-    }
-    return (
-        (colours[part], background) if part in colours else (programs.colour(IDLE), theme().muted)
-    )
 
 
 def _notes(found: Ranks, shown: list[RankStep]) -> str:

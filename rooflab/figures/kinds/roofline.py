@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log10
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rooflab.figures import bubbles, model
 from rooflab.figures.page import grid, page
@@ -36,9 +36,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import COMPUTE, Ceiling
 from rooflab.runs.program import is_program
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 COSTS: Final = 1.0
 """Empty decades in a panel that a common y axis is worth."""
@@ -152,7 +150,6 @@ def _x_limits(
 
 
 def _y_limits(extent: Extent, cell: model.Cell, scale: float) -> model.Limits:
-    """With room for the labels of the roofs above, and for that of the ridge below."""
     above = 0.14 + 0.14 * extent.flats
     return model.log_limits([y / scale for y in extent.ys], cell.height, 0.24, above, 1.0)
 
@@ -259,16 +256,10 @@ def _flat_labels(
         text = f"{PRECISIONS[precision].title} " + "\n".join(lines)
         owner = model.shortened(roof.owner, theme().label, 0.6 * panel.cell.width)
         text = f"{owner.strip()}\n{text}" if len(owner) > LONG_OWNER else f"{owner}{text}"
-        (x0, y), (x1, _) = panel.place(*stack[0].start), panel.place(*stack[0].end)
-        _, under = panel.place(*stack[-1].start)
-        spots = [
-            model.Spot(*panel.data(x1 - (x1 - x0) * step / 20, at), -4, dy, "right", va)
-            for at, dy, va in (
-                *((y, dy, "bottom") for dy in (2.5, 6, 13)),
-                *((under, dy, "top") for dy in (-2.5, -6)),
-            )
-            for step in range(0, 21, 2)
-        ]
+        start, end = stack[0].start, stack[0].end
+        lowest = start[0], stack[-1].start[1]
+        spots = panel.leftward(start, end, [(dy, "bottom") for dy in (2.5, 6, 13)])
+        spots += panel.leftward(lowest, end, [(dy, "top") for dy in (-2.5, -6)])
         sources: list[str] = [flat.ceiling.provenance for flat in stack]
         sources = [""] * (text.count("\n") + 1 - len(stack)) + sources
         yield model.Label(text, spots, roof.colour, required=True, align="right", roofs=sources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures import model
@@ -18,9 +18,7 @@ from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import PEER, ProblemRecord
 from rooflab.model.roofline import Roofline
 from rooflab.runs.scaling import Scaling, scalings
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 SCALING_NOTE: Final = (
     "Rate of work of a GPU over that of one alone; labels: of all GPUs. Filled: the same problem "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures import model
@@ -29,9 +29,7 @@ from rooflab.model.measurement import LOW_INTENSITY, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Provenance, Roofline
 from rooflab.runs.program import is_program
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 Allowed = tuple[float, Provenance]
 
@@ -59,7 +57,6 @@ class Quantity:
 
 
 def _allowed_gbps(roofline: Roofline, row: Measurement) -> Allowed | None:
-    """Bytes per second at the roof; without FLOPs this is the bandwidth."""
     bandwidth, limited = roofline.bandwidth(), limit(roofline, row)
     if not row.flops:
         return (bandwidth.value / 1e9, bandwidth.provenance) if bandwidth else None
@@ -271,7 +268,6 @@ def _roof_lines(
 def _size_axis(
     group: Sequence[Series], square: bool, by_bytes: bool, width: float
 ) -> tuple[model.Axis, model.Axis | None, dict[Place, float]]:
-    """The axis of sizes, one of intensities above it, and the position of each size."""
     rows = {_place(row): row for row in rows_of(group)}
     if square:
         places = {

@@ -94,7 +94,6 @@ def _ratio(row: Measurement, base: Measurement) -> Ratio:
 
 
 def _gaps(missing: Sequence[Measurement], name: str) -> list[str]:
-    """Where the base has no row, in one line."""
     problems = dict.fromkeys(f"{PRECISIONS[r.problem.precision].title} {_size(r)}" for r in missing)
     words = ", ".join(list(problems)[:NAMED])
     more = f" and {len(problems) - NAMED} more" if len(problems) > NAMED else ""

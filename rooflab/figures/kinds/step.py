@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.figures import model, programs
-from rooflab.figures.page import LEFT, RIGHT
+from rooflab.figures.page import time_panel
 from rooflab.figures.programs import IDLE, TAKES, TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs.program import Program, is_program
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 LONGEST: Final = 21
 """Characters of a group's name."""
@@ -38,15 +36,11 @@ def make(wanted: Wanted) -> model.Page:
     sums = sums_of(found)
     total = sum(sums.values())
     whole = max(total, programs.step_us(run))
-    name, scale = ("ms", 1e3) if whole >= 1e3 else ("µs", 1.0)
-    width, below = theme().width, 0.1 + 0.71 * (0.61 * LONGEST + 1.6) * theme().small / 72
+    below = 0.1 + 0.71 * (0.61 * LONGEST + 1.6) * theme().small / 72
     what = "whole" if Program.of(run).whole else "step"
     ticks = [((WHOLE[0] + WHOLE[1]) / 2, what), ((GROUPS[0] + GROUPS[1]) / 2, "groups")]
-    panel = model.Panel(
-        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, below + TOP),
-        model.Axis((0, whole / scale), f"Time ({name})", log=False, grid=False),
-        model.Axis((-below, TOP), log=False, ticks=ticks, grid=False),
-    )
+    y = model.Axis((-below, TOP), log=False, ticks=ticks, grid=False)
+    panel, scale = time_panel("Time ({})", whole, below + TOP, y)
     _draw_step(panel, sums, scale, total)
     _draw_groups(panel, found, scale)
     legend = [
@@ -55,7 +49,8 @@ def make(wanted: Wanted) -> model.Page:
         if part in sums
     ]
     title = programs.title([run], "where the time goes")
-    return model.Page(title, legend, [panel], _notes(run, total), below + TOP + 0.56, width)
+    body = below + TOP + 0.56
+    return model.Page(title, legend, [panel], _notes(run, total), body, theme().width)
 
 
 def sums_of(found: Sequence[TimedGroup]) -> dict[str, float]:
@@ -73,7 +68,7 @@ def _draw_step(panel: model.Panel, sums: dict[str, float], scale: float, total: 
     x = roofs = 0.0
     for part, us in sums.items():
         box = (x / scale, low, us / scale, high - low)
-        panel.bars.append(model.Bars([box], *_look(part)))
+        panel.bars.append(model.Bars([box], *programs.look(part)))
         x += us
         if part in AT_ROOFS:
             roofs = x
@@ -87,11 +82,6 @@ def _draw_step(panel: model.Panel, sums: dict[str, float], scale: float, total: 
             model.Spot(0, top, 2, 2, "left", "bottom"),
         ]
         panel.labels.append(model.Label(text, spots, theme().ink, required=True))
-
-
-def _look(part: str) -> tuple[str, str]:
-    """Colour and edge."""
-    return programs.colour(part), theme().muted if part == IDLE else theme().palette.background
 
 
 def _draw_groups(panel: model.Panel, found: Sequence[TimedGroup], scale: float) -> None:
@@ -108,7 +98,7 @@ def _draw_groups(panel: model.Panel, found: Sequence[TimedGroup], scale: float) 
         if group.us > LEAST * whole and x < 0.999 * whole:
             ends += [(x / scale, low), (x / scale, high), model.GAP]
         panel.labels += _named(panel, group, (start + group.us / 2) / scale, whole)
-    panel.bars += [model.Bars(some, *_look(part)) for part, some in boxes.items()]
+    panel.bars += [model.Bars(some, *programs.look(part)) for part, some in boxes.items()]
     if ends:
         panel.lines.append(model.Line(ends, theme().palette.background, 1.2, avoided=False))
 
@@ -142,15 +132,11 @@ def _notes(run: Run, total: float) -> list[str]:
     return programs.notes([run], overlap)
 
 
-def _suits(run: Run) -> bool:
-    return is_program(run.measurements) and bool(programs.groups(run))
-
-
 KIND: Final = model.Kind(
     "step",
     8,
     make,
     "step",
     "Draw where the time of a program's step goes.",
-    suits=_suits,
+    suits=lambda run: is_program(run.measurements) and bool(programs.groups(run)),
 )

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures import model, programs
-from rooflab.figures.page import LEFT, RIGHT
+from rooflab.figures.page import time_panel
 from rooflab.figures.programs import TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.timeline import TITLES, RecordedStep, StepLaunch, unit
+from rooflab.model.timeline import TITLES, RecordedStep, StepLaunch
 from rooflab.runs.names import short_name
 from rooflab.runs.program import Program, is_program
 from rooflab.runs.samples import fastest
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 FAMILIES: Final = {"in": 0, "kernel": 1, "out": 2}
 """The hue of each part, by its place in the palette."""
@@ -56,28 +54,19 @@ def make(wanted: Wanted) -> model.Page:
     if found is None:
         raise UsageError(f"{run.path} has no timeline: sweep with --host pinned")
     row, spans = found
-    name, scale = unit(spans)
     streams, chunks = (1 + max(getattr(s, of) for s in spans) for of in ("stream", "chunk"))
     first = f"the first {chunks} chunks" if chunks > 1 else "the first chunk"
-    width, height = theme().width, BAR * streams
-    end = max(span.end_us for span in spans) / scale
+    height = BAR * streams
     slots = [(i + 0.5, f"slot {i + 1}") for i in range(streams)]
     colours = {what: theme().palette.shades[i][0] for what, i in FAMILIES.items()}
-    panel = model.Panel(
-        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, height),
-        model.Axis((0, end), f"Time ({name}), {first}", log=False),
-        model.Axis((streams, 0), log=False, ticks=slots, grid=False),
-        bars=[
-            model.Bars(
-                [(s.start_us / scale, s.stream + 0.1, (s.end_us - s.start_us) / scale, 0.8)],
-                colours[s.what],
-                theme().palette.background,
-            )
-            for s in spans
-        ],
-    )
+    y = model.Axis((streams, 0), log=False, ticks=slots, grid=False)
+    end = max(span.end_us for span in spans)
+    panel, scale = time_panel(f"Time ({{}}), {first}", end, height, y, ruled=True)
+    for s in spans:
+        box = (s.start_us / scale, s.stream + 0.1, (s.end_us - s.start_us) / scale, 0.8)
+        panel.bars.append(model.Bars([box], colours[s.what], theme().palette.background))
     legend = [model.Key(title, colours[what]) for what, title in TITLES.items()]
-    return model.Page(_title(run, row), legend, [panel], (), height + 0.55, width)
+    return model.Page(_title(run, row), legend, [panel], (), height + 0.55, theme().width)
 
 
 def _title(run: Run, row: Measurement) -> str:
@@ -99,46 +88,22 @@ def _of_program(wanted: Wanted) -> model.Page:
     rows = [group_of.get(id(row)) for row in run.measurements]
     lanes = _lanes(step)
     end = max(step.us if not step.left_out else 0.0, *(one.end_us for one in step.launches))
-    name, scale = ("ms", 1e3) if end >= 1e3 else ("µs", 1.0)
-    width, height = theme().width, STREAM * len(lanes)
-    panel = model.Panel(
-        model.Cell(0, 0, LEFT, 0.06, width - LEFT - RIGHT, height),
-        model.Axis(
-            (0, end / scale),
-            f"Time ({name})" if Program.of(run).whole else f"Time ({name}) in one step",
-            log=False,
-        ),
-        model.Axis(
-            (len(lanes), 0),
-            log=False,
-            ticks=[(i + 0.62, name) for i, name in enumerate(lanes)],
-            size=theme().label,
-            grid=False,
-        ),
-    )
+    ticks = [(i + 0.62, name) for i, name in enumerate(lanes)]
+    y = model.Axis((len(lanes), 0), log=False, ticks=ticks, size=theme().label, grid=False)
+    about, height = "" if Program.of(run).whole else " in one step", STREAM * len(lanes)
+    panel, scale = time_panel(f"Time ({{}}){about}", end, height, y, ruled=True)
     binds: set[str] = set()
     for i, launches in enumerate(lanes.values()):
         panel.bars += _bars(launches, rows, i, end, scale, binds)
         panel.labels += _names(panel, launches, rows, i, end, scale)
-    legend = [
-        model.Key(text, programs.colour(part))
-        for part, text in programs.BINDS.items()
-        if part in binds
-    ]
     title = programs.title([run], "timeline")
-    notes = programs.notes([run], *_left_out(step))
-    return model.Page(title, legend, [panel], notes, height + 0.55, width)
-
-
-def _left_out(step: RecordedStep) -> Iterator[str]:
-    if step.left_out:
-        yield (
-            f"The first {len(step.launches):,} launches; {step.left_out:,} more are not kept."
-        ).replace(",", " ")
+    kept = f"The first {len(step.launches):,} launches; {step.left_out:,} more are not kept."
+    notes = programs.notes([run], kept.replace(",", " ") if step.left_out else "")
+    keys = programs.legend(binds)
+    return model.Page(title, keys, [panel], notes, height + 0.55, theme().width)
 
 
 def _lanes(step: RecordedStep) -> dict[str, list[StepLaunch]]:
-    """The launches of each stream, by its name."""
     streams: dict[tuple[int, int], list[StepLaunch]] = defaultdict(list)
     for one in step.launches:
         streams[one.device, one.stream].append(one)

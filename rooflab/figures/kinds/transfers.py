@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures import model
@@ -26,9 +26,7 @@ from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Provenance, Roofline
-
-if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+from rooflab.runs.store import Run
 
 NOTE: Final = (
     "Bytes that cross the host link in both directions over time; the largest problem, the fastest "
@@ -114,7 +112,6 @@ def _chunk_mb(row: Measurement) -> float:
 
 
 def _rate(row: Measurement, us: float | None) -> float:
-    """GB/s over the host link in ``us``."""
     return (row.link_bytes or 0) / us / 1e3 if us else 0.0
 
 
@@ -172,7 +169,6 @@ def _problem(row: Measurement) -> object:
 
 
 def _link_panel(cell: model.Cell, roofline: Roofline, rows: Sequence[Measurement]) -> model.Panel:
-    """``rows`` below the roofs of their device."""
     points = [(intensity(row), flop_rate(row) / 1e9) for row in rows]
     xs, ys = zip(*points, strict=True)
     panel = model.Panel(
@@ -233,8 +229,6 @@ def _name(row: Measurement) -> str:
     return f"{problem.workload} {precision} {model.size_text(row)}{share}"
 
 
-def _suits(run: Run) -> bool:
-    return any(row.problem.streamed for row in run.ok)
-
-
-KIND: Final = model.Kind("transfers", 5, make, suits=_suits)
+KIND: Final = model.Kind(
+    "transfers", 5, make, suits=lambda run: any(row.problem.streamed for row in run.ok)
+)

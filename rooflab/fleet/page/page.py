@@ -43,6 +43,7 @@ def to_html(found: Assessment, record: Record) -> str:
     about = overview(found, record)
     manifests = [manifest for row in about.members.values() for manifest in row.manifests]
     devices = distinct(short_name(manifest.device.name) for manifest in manifests)
+    method = (text.format(threshold=found.threshold_percent) for text in METHOD)
     title = f"rooflab: fleet of {len(about.members)}, {devices}"
     body = [
         figure.markers(),
@@ -56,7 +57,7 @@ def to_html(found: Assessment, record: Record) -> str:
             tables.suspects(about),
             *tables.neighbours(about),
             tables.members(about),
-            _method(about),
+            section("method", "Method", *(element("p", text) for text in method)),
             _again(about),
         ),
     ]
@@ -114,11 +115,6 @@ def remarks(about: Overview) -> list[str]:
         if row.manifests or row.name not in ended
     ]
     return [*ended.values(), *found]
-
-
-def _method(about: Overview) -> Markup:
-    texts = [text.format(threshold=about.found.threshold_percent) for text in METHOD]
-    return section("method", "Method", *(element("p", text) for text in texts))
 
 
 def _again(about: Overview) -> Markup:

@@ -171,7 +171,6 @@ _TEXTS: Final = ("member", "resource", "verdict", "reason", "phase")
 def _of_members(
     headings: Sequence[str], lines: Sequence[tuple[MemberRow, Sequence[str]]], name: str
 ) -> Markup:
-    """A table with the cells of members."""
     texts = zip(*(cells for _, cells in lines), strict=True)
     columns = [
         ColumnTexts(heading, column, heading not in _TEXTS)

@@ -26,7 +26,7 @@ from rooflab.programs.imports.host import (
 )
 from rooflab.programs.imports.ranges import Range
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name, number, whole
-from rooflab.runs.manifest import cleaned
+from rooflab.runs.text import cleaned
 
 WorkOf = Callable[[str, list[Any], list[Any], list[Any], list[Any]], Needs | None]
 """The work of a call of an operation: its name, and shapes, types, values and strides of its

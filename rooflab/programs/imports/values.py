@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from rooflab.devices.records import NOWHERE, Dim
-from rooflab.runs.manifest import clean
+from rooflab.runs.text import clean
 
 BIGGEST: Final = 2**62
 """Fits in 64 bits, also as the sum of two."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rooflab.model.traffic import Product
 from rooflab.programs.tensors import Tensor
 
 
@@ -39,13 +40,16 @@ class Operation:
 class Model:
     """What a call does. ``main`` are the tensors whose precision is that of its arithmetic.
 
-    A tensor that is None is not known, so bytes are not.
+    A tensor that is None is not known, so bytes are not. ``once``: as far as is known DRAM is read
+    no more than once for each tensor; ``product`` is what says how often it is read instead.
     """
 
     flops: int | None
     reads: Sequence[Tensor | None] = ()
     writes: Sequence[Tensor | None] = ()
     main: Sequence[Tensor] = ()
+    once: bool = True
+    product: Product | None = None
 
 
 Rule = Callable[..., Model | None]

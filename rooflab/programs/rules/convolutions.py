@@ -52,7 +52,7 @@ def _convolved(
     out = Tensor((x.shape[0], channels, *places), x.type)
     meetings = x.shape[0] * prod(sizes if transposed else places)
     reads = tensors([x, weight, *also])
-    return Model(2 * meetings * weight.elements, reads, call.made(out), [x])
+    return Model(2 * meetings * weight.elements, reads, call.made(out), [x], once=False)
 
 
 @rule("convolution", "_convolution", "convolution_overrideable")
@@ -193,4 +193,4 @@ def _convolution_backward(
     bias = Tensor(tuple(bias_sizes or grad.shape[1:2]), grad.type)
     made = [(of_x, like(x)), (of_weight, like(weight)), (of_bias, bias)]
     flops = once * (bool(of_x) + bool(of_weight))
-    return Model(flops, reads, [one for has, one in made if has], [grad])
+    return Model(flops, reads, [one for has, one in made if has], [grad], once=False)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from rooflab.model.traffic import MEASURED, Product
 from rooflab.programs.rules.base import Model, Operation, rule
-from rooflab.programs.tensors import PACKED, Tensor, tensors, type_of
+from rooflab.programs.tensors import PACKED, TYPES, Tensor, tensors, type_of
 
 
 def _product(
@@ -28,7 +29,14 @@ def _product(
     out = added if call.in_place else Tensor((*batch, m, n), kind or a.type)
     writes = [out] if call.in_place else call.made(out)
     reads = [a, b, *tensors([added, *also])]
-    return Model(2 * prod(batch) * m * n * k, reads, writes, [a])
+    what = _measured(Product(m, n, k, prod(batch)), a, b)
+    return Model(2 * prod(batch) * m * n * k, reads, writes, [a], once=False, product=what)
+
+
+def _measured(what: Product, *operands: Tensor) -> Product | None:
+    """The product if traffic of its kind has been compared with counts."""
+    known = all(TYPES.get(one.type, (0, ""))[1] in MEASURED for one in operands)
+    return what if known else None
 
 
 @rule("mm", "bmm")
@@ -59,7 +67,9 @@ def _linear(call: Operation, x: Tensor, weight: Tensor, bias: Any = None, *_: An
     if x.shape[-1] != k:
         raise ValueError("no product")
     out = Tensor((*x.shape[:-1], n), x.type)
-    return Model(2 * x.elements * n, tensors([x, weight, bias]), call.made(out), [x])
+    what = _measured(Product(x.elements // k if k else 0, n, k), x, weight)
+    reads = tensors([x, weight, bias])
+    return Model(2 * x.elements * n, reads, call.made(out), [x], once=False, product=what)
 
 
 @rule("_scaled_mm")
@@ -124,4 +134,4 @@ def _grouped(
     batch = a.shape[:1] if sides == (3, 3) else offs.shape if sides == (2, 2) else ()
     flops = 2 * m * n * k * (a.shape[0] if sides == (3, 3) else 1)
     out = Tensor((*batch, m, n), type_of(kind) or a.type)
-    return Model(flops, tensors([a, b, offs, *also]), call.made(out), [a])
+    return Model(flops, tensors([a, b, offs, *also]), call.made(out), [a], once=False)

@@ -39,7 +39,6 @@ def compared(report: Report) -> list[Compared]:
 
 
 def _alike(base: Run, new: Run) -> bool:
-    """Whether both are of programs, or neither is, and they are comparable."""
     kinds = {is_program(run.measurements) for run in (base, new)}
     return len(kinds) == 1 and comparable(base, new)
 
@@ -64,7 +63,6 @@ def before(report: Report, found: Sequence[Compared]) -> dict[int, ReportRow]:
 
 
 def _points(found: Sequence[Compared]) -> Iterator[tuple[Point, Pair]]:
-    """Verdicts, each with the rows that it is on."""
     for _, _, result in found:
         if isinstance(result, ProgramComparison):
             yield from zip(result.groups, result.pairs, strict=True)
@@ -115,6 +113,5 @@ def _told(report: Report, base: int, new: int, result: Comparison | UsageError) 
 
 
 def _differing(result: Comparison, names: tuple[str, str]) -> Markup:
-    cells = [(each.name, each.base, each.new) for each in result.differences]
-    differing = table(("what", *names), cells, "Differences")
+    differing = table(("what", *names), verdicts.differing(result), "Differences")
     return element("details", element("summary", "What else differs"), differing)

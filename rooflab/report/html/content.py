@@ -105,7 +105,6 @@ _numbers: Final = attrgetter(*(n for n, column in COLUMNS.items() if column.type
 
 
 def _measured(row: Measurement) -> bool:
-    """Whether the row has status ok, a possible time and no absurd number."""
     return (
         row.status == "ok"
         and is_possible(row.time_us)

@@ -16,7 +16,7 @@ from rooflab.figures.palette import MARKERS
 from rooflab.figures.selection import counted
 from rooflab.report.html.content import Report, ReportRow
 from rooflab.report.html.markup import Markup, element, join
-from rooflab.report.text import digits, label, speed
+from rooflab.report.text import reached
 
 WIDTH: Final = 380
 HEIGHT: Final = 286
@@ -272,14 +272,12 @@ def _dots(report: Report, some: Sequence[Mark], *, joined: bool) -> Markup:
 
 
 def _point(report: Report, mark: Mark) -> Markup:
-    """A marker that is a link to the row; its name says what the row reached."""
     row, y = mark.of.row, place(mark.y)
-    share = "" if row.roof_percent is None else f", {digits(row.roof_percent, 3)} % of roof"
     owner = f"{report.owner(mark.of)}: " if report.several else ""
     moved = {"data_counted": f"{mark.counted},{y}"} if mark.counted else {}
     return element(
         "a",
-        element("title", f"{owner}{label(row)}: {speed(row)}{share}"),
+        element("title", f"{owner}{reached(row)}"),
         element("use", href=f"#m{_shape(report, mark)}"),
         href=f"#{mark.of.id}",
         class_=f"pt {_look(report, mark)}",
@@ -293,7 +291,6 @@ def _shape(report: Report, mark: Mark) -> int:
 
 
 def _look(report: Report, mark: Mark) -> str:
-    """The classes of a kernel's colour, and of a run's look."""
     return f"{report.classes[mark.of.row.kernel]} run{mark.of.run % RUN_LOOKS}"
 
 

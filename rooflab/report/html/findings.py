@@ -9,21 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from rooflab.model.measurement import BATCH_TIMED
-from rooflab.report.explain import (
-    Explanation,
-    explanations,
-    gain,
-    gist,
-    others,
-    paragraphs,
-    time_text,
-    title,
-    verdict_sentence,
-)
+from rooflab.report import explain
+from rooflab.report.explain import Explanation
 from rooflab.report.html.content import Report, ReportRow, number
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.report.html.rows import TextColumn
-from rooflab.report.text import digits, label, speed
+from rooflab.report.text import digits, label, speed, time_text
 from rooflab.runs.own_kernels import OwnTimes
 
 INTRO: Final = (
@@ -47,7 +38,7 @@ def explained(report: Report) -> list[tuple[ReportRow, Explanation]]:
         if any(row.problem.resident for row in run.measurements):
             # A report may go to others: the folder's name says enough.
             sound = replace(run, path=Path(run.path.name))
-            told = explanations(sound, times=OwnTimes(run))
+            told = explain.explanations(sound, times=OwnTimes(run))
             found += [(report.of[id(one.row)], one) for one in told]
     return sorted(found, key=lambda pair: -pair[1].gain_us)
 
@@ -103,12 +94,11 @@ def _most(report: Report, found: Explained) -> tuple[str, str]:
         return title, "nothing that is known: the fastest kernel of each problem is at its limit."
     return title, (
         f"of the fastest kernels, {_named(report, row)}: {_gain(one)}. "
-        f"{verdict_sentence(one)} Try: {one.step}."
+        f"{explain.verdict_sentence(one)} Try: {one.step}."
     )
 
 
 def _uncertain(report: Report) -> str:
-    """Rows without figures, and flags that are caveats."""
     rows = [one.row for one in report.rows]
     status = Counter(row.status for row in rows)
     flags = Counter(flag for row in rows for flag in row.flag_names if flag != BATCH_TIMED)
@@ -133,7 +123,7 @@ def verdicts(report: Report, found: Explained) -> Markup:
     table = " The table of all rows has the cause of each." if report.many else ""
     groups: dict[object, list[tuple[ReportRow, Explanation]]] = {}
     for row, one in found:
-        groups.setdefault((row.run, gist(one)), []).append((row, one))
+        groups.setdefault((row.run, explain.gist(one)), []).append((row, one))
     lines = [_verdict(report, group) for group in groups.values()]
     first, rest = lines[:SHOWN], lines[SHOWN:]
     if rest:
@@ -144,26 +134,25 @@ def verdicts(report: Report, found: Explained) -> Markup:
 
 
 def _verdict(report: Report, group: Explained) -> Markup:
-    """Rows of one cause: all about the first, then the others' times."""
     row, one = group[0]
     owner = f"{report.owner(row)}: " if report.several else ""
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""
     head = element("b", f"{owner}{label(row.row)}{more}")
-    _, *lines = paragraphs(one)
+    _, *lines = explain.paragraphs(one)
     told = [element("p", line) for line in lines]
     if report.many:
-        told += [element("p", text) for text in [others([one for _, one in group])] if text]
+        told += [element("p", text) for text in [explain.others([one for _, one in group])] if text]
     elif more:
         items = (
             element("li", f"{row.row.problem.size}: {_gain(one)}", data_row=row.id)
             for row, one in group
         )
         told.append(element("ul", *items))
-    cause = f" {title(one).rstrip(':').lower()}; {_gain(one)}"
+    cause = f" {explain.title(one).rstrip(':').lower()}; {_gain(one)}"
     ids = {"data_any" if more else "data_row": " ".join(row.id for row, _ in group)}
     return element("details", element("summary", head, cause), *told, **ids)
 
 
 def _gain(one: Explanation) -> str:
     now, then = one.evidence.time_us, one.verdict.reachable_us
-    return f"{time_text(now)} could be {time_text(then)}{gain(now, then)}"
+    return f"{time_text(now)} could be {time_text(then)}{explain.gain(now, then)}"

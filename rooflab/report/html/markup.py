@@ -49,7 +49,7 @@ def join(parts: Iterable[str], between: str = "") -> Markup:
 def table(
     headings: Iterable[str], rows: Iterable[Iterable[str]], caption: str, name: str = "table"
 ) -> Markup:
-    """A table that scrolls sideways by itself if it is too wide; the keyboard reaches it."""
+    """A table that scrolls sideways by itself if it is too wide."""
     head = element("tr", *(element("th", cell, scope="col") for cell in headings))
     body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
     return scrolled(
@@ -63,9 +63,9 @@ def table(
     )
 
 
-def scrolled(content: Markup, name: str) -> Markup:
-    """``content`` in a box of its own that scrolls sideways."""
-    return element("div", content, class_="wide", role="group", tabindex=0, aria_label=name)
+def scrolled(content: Markup, name: str, look: str = "wide") -> Markup:
+    """``content`` in a box of its own that scrolls sideways; the keyboard reaches it."""
+    return element("div", content, class_=look, role="group", tabindex=0, aria_label=name)
 
 
 def section(name: str, title: str, *children: str) -> Markup:

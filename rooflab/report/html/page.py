@@ -34,7 +34,6 @@ def to_html(runs: Sequence[Run]) -> str:
 
 
 def _colours(about: Report) -> str:
-    """Each kernel's colour, another shade on a dark page."""
     light = [style.colour for style in about.styles.values()]
     dark = [style.colour for style in kernel_styles(about.styles, DARK).values()]
 

@@ -25,9 +25,10 @@ from rooflab.report.html.figure import (
     place,
     text_size,
 )
-from rooflab.report.html.markup import Markup, element, section
+from rooflab.report.html.markup import Markup, element, join, scrolled, section, table
+from rooflab.report.program import cells_of, lines
 from rooflab.report.ranks import sentences
-from rooflab.report.text import digits, label, speed
+from rooflab.report.text import reached
 from rooflab.runs.program import is_program
 from rooflab.runs.ranks import of_runs
 from rooflab.runs.store import Run
@@ -67,12 +68,18 @@ def _rules() -> str:
 
 
 def _classes() -> dict[str, str]:
-    """The class of each colour."""
     style = theme()
     found = {style.ink: "ci", style.muted: "cs", style.palette.background: "cp"}
     for i, part in enumerate(PARTS):
         found.setdefault(programs.colour(part), f"c{i}")
     return found
+
+
+def notebook(run: Run) -> str:
+    """What is to say of a program, and the table of its groups; all text of the run is escaped."""
+    headings, rows = cells_of(run)
+    title = f"{run.manifest.device.name}, {run.manifest.created:%Y-%m-%d %H:%M} UTC"
+    return join([*(element("p", line) for line in lines(run)), table(headings, rows, title)])
 
 
 def sections(report: Report) -> Iterator[Markup]:
@@ -111,15 +118,10 @@ def _pictures(report: Report, runs: Sequence[Run], names: Iterable[str]) -> Iter
             "figure",
             element("figcaption", TITLES[name]),
             _legend(page.legend),
-            _scrolled(_svg(report, page, TITLES[name], linked=linked), TITLES[name]),
+            scrolled(_svg(report, page, TITLES[name], linked=linked), TITLES[name], "scroll"),
             *(element("p", note) for note in page.notes if note not in conditions),
             class_="whole",
         )
-
-
-def _scrolled(content: Markup, name: str) -> Markup:
-    """``content``, which scrolls sideways on a narrow screen; the keyboard reaches it."""
-    return element("div", content, class_="scroll", role="group", tabindex=0, aria_label=name)
 
 
 def _legend(keys: Sequence[Key]) -> Markup:
@@ -212,7 +214,6 @@ def _lines(frame: Frame, known: dict[str, str], *, above: bool) -> Iterator[Mark
 
 
 def _marks(report: Report, frame: Frame, marks: Marks, known: dict[str, str]) -> Iterator[Markup]:
-    """Bubbles, which are links to their rows, and crosses."""
     radius, look = marks.size / 2, known.get(marks.colour, "cs")
     for i, point in enumerate(marks.points):
         if isnan(point[0]):
@@ -233,12 +234,9 @@ def _marks(report: Report, frame: Frame, marks: Marks, known: dict[str, str]) ->
         if of is None:
             yield element("g", circle, transform=moved)
             continue
-        share = (
-            "" if of.row.roof_percent is None else f", {digits(of.row.roof_percent, 3)} % of roof"
-        )
         yield element(
             "a",
-            element("title", f"{label(of.row)}: {speed(of.row)}{share}"),
+            element("title", reached(of.row)),
             circle,
             href=f"#{of.id}",
             class_="pt",

@@ -20,8 +20,7 @@ from rooflab.fleet.outliers import Rating
 from rooflab.fleet.runs import Assessment, Fleet, Resource, accused, assess, load_fleet, resources
 from rooflab.fleet.text import sentences, short_names, show, tables, to_json
 from rooflab.model.measurement import Measurement
-from rooflab.runs.manifest import MANIFEST
-from rooflab.runs.store import MEASUREMENTS, RunWriter
+from rooflab.runs.store import MANIFEST, MEASUREMENTS, RunWriter
 
 SLOW = {"compute": 0.04}
 LARGE, FLAT = (4096, 4096, 4096), (1, 14336, 4096)

@@ -12,7 +12,7 @@ from rooflab.model.collectives import CollectiveLaunch, Collectives, collective_
 from rooflab.programs.collectives import collectives, communication, merged_cuts, restored
 from rooflab.programs.groups import grouped, limited
 from rooflab.programs.session import Findings
-from rooflab.runs.collectives import COLLECTIVES, collective_lines, load_collectives
+from rooflab.runs.samples import COLLECTIVES, collective_lines, load_collectives
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.devices.records import Needs
+from rooflab.model.traffic import Product
 from rooflab.programs.operations import modelled, work_of
 from rooflab.programs.rules.base import RULES, Operation, rule
 from rooflab.programs.tensors import Tensor
 
 F32, BF16, F16, F8 = "float", "c10::BFloat16", "c10::Half", "c10::Float8_e4m3fn"
 I64, LIST = "long int", "TensorList"
+ONES = [1, 1], [0, 0], [1, 1], 1
 
 
 def traced(name: str, *arguments: Any) -> Needs | None:
+    """FLOPs and bytes of a call, without what its traffic is expected to be."""
+    found = described(name, *arguments)
+    return replace(found, once=True, product=None) if found else None
+
+
+def described(name: str, *arguments: Any) -> Needs | None:
     """A call as a trace has it. A pair is a tensor, None an absent one, all else a value."""
     shapes: list[Any] = []
     types: list[str] = []
@@ -69,6 +78,31 @@ def test_products_of_small_numbers() -> None:
     assert packed == Needs(2 * 16 * 64 * 48, 16 * 32 + 32 * 48 + 8 + 2 * 16 * 48, "")
     whole = traced("_int_mm", a("signed char", 17, 8), a("signed char", 8, 16))
     assert whole == Needs(2 * 17 * 8 * 16, 17 * 8 + 8 * 16 + 4 * 17 * 16, "")
+
+
+@pytest.mark.parametrize(
+    ("call", "product"),
+    [
+        (("mm", a(BF16, 127, 7), a(BF16, 7, 129)), Product(127, 129, 7)),
+        (("addmm", a(F16, 3), a(F16, 5, 7), a(F16, 7, 3), 1, 1), Product(5, 3, 7)),
+        (("bmm", a(F16, 3, 5, 7), a(F16, 3, 7, 11)), Product(5, 11, 7, 3)),
+        (("linear", a(BF16, 2, 5, 7), a(BF16, 3, 7), None), Product(10, 3, 7)),
+        (("mm", a(F32, 127, 7), a(F32, 7, 129)), None),  # maybe without tensor cores
+        (("_scaled_mm", a(F8, 16, 32), a(F8, 32, 48), a(F32), a(F32)), None),
+        (("_grouped_mm", a(BF16, 33, 8), a(BF16, 4, 8, 16), a("int", 4), None, None), None),
+        (("conv2d", a(BF16, 2, 6, 9, 11), a(BF16, 4, 6, 3, 2), None, *ONES), None),
+    ],
+)
+def test_what_may_be_read_again_is_known_of_products_of_16_bits(
+    call: tuple[Any, ...], product: Product | None
+) -> None:
+    work = described(*call)
+    assert work and not work.once and work.product == product
+
+
+def test_all_else_is_read_once() -> None:
+    work = described("gelu", a(BF16, 127, 7))
+    assert work and work.once and work.product is None
 
 
 def test_a_convolution() -> None:

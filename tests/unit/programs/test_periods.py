@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
-from launched import in_order
+from launched import in_order, launch
 
-from rooflab.programs.periods import FEWEST, period_of
+from rooflab.devices.records import NOWHERE, Launch
+from rooflab.programs.periods import FEWEST, known_as, period_of, steps_of
 
 STEP = ["embed", "mm", "mm", "norm", "mm", "loss", "adam"]
 
@@ -61,3 +64,48 @@ def test_every_period_is_one(step: list[str], times: int) -> None:
         assert inside[0] == period.anchor.kernel
         assert len(inside) == period.length
         assert inside == [one.kernel for one in launches[period.starts[0] :][: period.length]]
+
+
+def decoding(tokens: int, us: float = 10) -> list[Launch]:
+    """Three layers; a cache grows, and with it the grid of what copies it."""
+    names = ["embed", *("mm", "append", "mm") * 3, "argmax"]
+    grids = [
+        (64 + i, 1, 1) if name == "append" else (4, 1, 1) for i in range(tokens) for name in names
+    ]
+    return [
+        launch(name, us, 12 * i, grid=grid, order=i + 1)
+        for i, (name, grid) in enumerate(zip(names * tokens, grids, strict=True))
+    ]
+
+
+def places(launches: list[Launch]) -> dict[Any, tuple[int, int]]:
+    return {one.key: (one.order, one.start_ns) for one in reversed(launches)}
+
+
+def test_steps_whose_grids_grow_are_found() -> None:
+    launches = decoding(20)
+    found, period = steps_of(launches, places(launches))
+    assert period and period.anchor.kernel == "embed" and period.length == 11
+    assert len(period.starts) == 19 and len(found) == len(launches)
+    grids = {(one.kernel, one.grid) for one in period.launches(found)}
+    fixed = {(name, (4, 1, 1)) for name in ("embed", "mm", "argmax")}
+    assert grids == {*fixed, ("append", NOWHERE)}
+
+
+def test_exact_steps_keep_their_grids() -> None:
+    launches = in_order(STEP * 8)
+    found, period = steps_of(launches, places(launches))
+    assert found == launches and period == period_of(launches, places(launches))
+
+
+def test_what_repeats_with_little_of_the_time_is_no_step() -> None:
+    launches = [*in_order(STEP * 8, us=1), *(launch(f"other {i}", 500) for i in range(20))]
+    assert steps_of(launches, places(launches)) == (launches, None)
+
+
+def test_the_key_of_a_launch_in_such_steps() -> None:
+    fixed, loose = launch("a").key, launch("b", grid=NOWHERE).key
+    assert known_as(launch("a").key, {fixed, loose}) == fixed
+    assert known_as(launch("b", grid=(9, 1, 1)).key, {fixed, loose}) == loose
+    other = launch("c", grid=(9, 1, 1)).key
+    assert known_as(other, {fixed, loose}) == other

@@ -10,6 +10,7 @@ from launched import counters, launch
 from rooflab.devices.records import Needs, Recording, StepTime, Transfer, of_one_device
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
+from rooflab.model.traffic import Chip, Product
 from rooflab.programs.groups import Sample, grouped, with_samples
 from rooflab.programs.rows import rows, step_of
 
@@ -60,6 +61,18 @@ def test_modelled_work_is_in_columns_of_its_own() -> None:
     row = made(recording(one))["mm"]
     assert row.flops == 2 * 10**10 and row.counted_flops is None and row.dram_bytes is None
     assert row.roof_us == pytest.approx(20) and row.backend == "aten::mm"
+
+
+def test_expected_traffic_is_no_roof_and_not_counted() -> None:
+    work = Needs(10**9, 6 * 8192**2, "bf16", once=False, product=Product(8192, 8192, 8192))
+    what = recording(replace(launch("mm", 2000), work=work))
+    groups = grouped(what.launches, 1)
+    row, *_ = rows(what, groups, ROOFS, 2000.0, chip=Chip(132, 62_914_560))
+    unknown, *_ = rows(what, groups, ROOFS, 2000.0)
+    assert row.expected_dram_bytes == pytest.approx(1.398e9, rel=1e-3)
+    assert replace(row, expected_dram_bytes=None) == unknown
+    assert row.bytes == 6 * 8192**2 and row.dram_bytes is None
+    assert row.roof_us == pytest.approx(6 * 8192**2 / 4e6)
 
 
 def test_counted_and_modelled_work_are_not_mixed() -> None:

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from imitation import Chip, key, refused
+from imitation import GRID, Chip, key, refused
 from launched import in_order, launch
 
-from rooflab.devices.records import Launch
+from rooflab.devices.records import NOWHERE, Launch
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.programs import whole
 from rooflab.programs.session import Findings
@@ -190,6 +190,31 @@ def test_a_window_ends_if_nothing_comes(chip: Chip) -> None:
     program.steps(200)
     assert sorted(samples(program.finish())) == ["a", "b", "c"]
     assert chip.events.count("replay") == 2
+
+
+def test_launches_whose_grids_grow_are_one_group(chip: Chip) -> None:
+    """As those of a model with a cache: each is counted under the name that it has."""
+    program = Program(chip)
+    for i in range(200):
+        for name, us in STEP:
+            chip.launch(name, us, grid=(64 + i, 1, 1) if name == "c" else GRID)
+        program.look()
+    found = program.finish()
+    assert len(found.recording.steps) > 80
+    grids = {group.key.kernel: group.key.grid for group in found.groups}
+    assert grids == {"a": GRID, "b": GRID, "c": NOWHERE}
+    assert sorted(samples(found)) == ["a", "b", "c"] and not found.notes
+
+
+def test_what_was_counted_before_a_grid_grew_is_kept(chip: Chip) -> None:
+    program = Program(chip)
+    for i in range(100):
+        for name, us in STEP:
+            chip.launch(name, us, grid=(64 + i // 50, 1, 1) if name == "c" else GRID)
+        program.look()
+    found = program.finish()
+    assert {group.key.grid for group in found.groups if group.key.kernel == "c"} == {NOWHERE}
+    assert sorted(samples(found)) == ["a", "b", "c"]
 
 
 # Ends --------------------------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def test_other_programs_get_every_column(real: store.Run) -> None:
 
 def test_the_most_time_in_a_step_is_explained_first(real: store.Run) -> None:
     found = explain.explanations(real)
-    gains = [one.step_gain_us for one in found]
+    gains = [one.saved_us for one in found]
     assert gains == sorted(gains, reverse=True)
     assert not any(one.row.kernel.startswith("(") for one in found)
     assert len(explain.alike(found)) == len(found)
@@ -339,11 +339,40 @@ def test_a_small_grid_is_known(real: store.Run) -> None:
     assert (content["launches"], content["work"]) == (8.0, "counted")
 
 
+def test_without_a_grid_it_is_not_small(real: store.Run) -> None:
+    """It is not known, as in some traces, or another one in each step."""
+    name = "DeviceRadixSortOnesweepKernel<0, long, OpaqueType<8>,…nt, identity_decomposer_t>"
+    small = next(row for row in real.ok if row.kernel == name)
+    problem = replace(small.problem, settings={**small.problem.settings, "grid": ""})
+    rows = [replace(small, problem=problem) if row is small else row for row in real.measurements]
+    (one,) = explain.explanations(replace(real, measurements=rows), name)
+    assert "mall grid" not in "\n".join(explain.paragraphs(one))
+
+
 def test_work_that_is_not_known_is_not_explained() -> None:
     (one,) = explain.explanations(program(group("a", 1000.0, 10, percent=None)))
     text = "\n".join(explain.paragraphs(one))
     assert "Its work is not known." in text
     assert "Try: count its work: rooflab profile, with the program on that GPU." in text
+
+
+@pytest.mark.parametrize(
+    ("counted", "said"),
+    [
+        (None, "about 350 MB, because panels are read again."),
+        (3.26e8, "about 350 MB, because panels are read again; 326 MB were counted."),
+    ],
+)
+def test_what_is_expected_to_be_read_again_is_said(counted: float | None, said: str) -> None:
+    row = group("a", 1000.0, 10, bytes=201_000_000, dram_bytes=counted)
+    row = replace(row, expected_dram_bytes=3.5e8)
+    (one,) = explain.explanations(program(row))
+    moves = "A launch moves 201 MB of device memory at least, and by a model of its shape"
+    assert f"{moves} {said}" in explain.paragraphs(one)
+    (content,) = json.loads(explain.to_json([one]))
+    assert content["expected_dram_bytes"] == 3.5e8
+    (same,) = explain.explanations(program(replace(row, expected_dram_bytes=2.01e8)))
+    assert "read again" not in "\n".join(explain.paragraphs(same))
 
 
 def test_a_whole_program_has_no_steps() -> None:

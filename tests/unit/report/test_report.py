@@ -472,7 +472,7 @@ def test_rows_of_several_workloads_are_exported_together(tmp_path: Path) -> None
 
 DIGITS = {
     2: "rel_error",
-    3: "roof_percent observed_percent temp_c burst_w share_percent",
+    3: "roof_percent observed_percent temp_c burst_w share_percent expected_dram_bytes",
     4: "launch_us host_us intensity tflops gbps algorithm_gbps bus_gbps roof_tflops "
     "observed_tflops nvml_mhz mem_mhz energy_j power_w gflop_per_j launches",
     5: "time_us time_lo_us time_hi_us time_min_us time_p05_us time_p95_us pair_us roof_us "

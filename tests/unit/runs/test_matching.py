@@ -129,6 +129,8 @@ def test_parts_together_have_the_mean_of_their_launches() -> None:
     ]
     row = together(parts)
     assert (row.flops, row.bytes) == (220, 22)  # (3 · 300 + 2 · 100) / 5
+    again = [replace(one, expected_dram_bytes=2.0 * (one.bytes or 0)) for one in parts]
+    assert together(again).expected_dram_bytes == 44 and row.expected_dram_bytes is None
     assert row.tflops == pytest.approx((3.0 * 30 + 2.0 * 10) / 40)
     assert row.intensity == pytest.approx(1e3 * (row.tflops or 0) / (row.gbps or 1))
     assert row.roof_percent == pytest.approx(100 * (row.roof_us or 0) / (row.time_us or 1))
@@ -161,12 +163,13 @@ def test_words_and_pictures_have_the_same_pairs() -> None:
 
 
 def test_another_kernel_is_named_with_the_one_before() -> None:
-    from rooflab.report.program_comparison import lines_of, programs_text
+    from rooflab.report.comparison import comparison_text
+    from rooflab.report.program_comparison import lines_of
 
     base = [group("aa", 900.0, backend="aten::mm"), group("c", 500.0)]
     new = [group("bb", 500.0, backend="aten::mm"), group("c", 500.0)]
     compared = compare_programs(program_runs.run(base), program_runs.run(new), 2.0)
     assert lines_of(compared)[0][0] == "aa → bb"
-    text = programs_text(compared)
+    text = comparison_text(compared)
     assert "Faster: aa → bb by 400 µs" in text
     assert "bb *" in text and "* Another kernel in BASE." in text

@@ -24,17 +24,16 @@ from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.runs import store, table
 from rooflab.runs.manifest import (
-    MANIFEST,
     SCHEMA,
     DeviceRecord,
     KernelRecord,
     Manifest,
     WorkloadRecord,
-    clean,
     load_manifest,
 )
-from rooflab.runs.store import MEASUREMENTS, SAMPLES, RunWriter, load
+from rooflab.runs.store import MANIFEST, MEASUREMENTS, SAMPLES, RunWriter, load
 from rooflab.runs.table import frame
+from rooflab.runs.text import clean
 from rooflab.workloads import build, find
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -139,7 +138,7 @@ def test_any_row_is_a_line_that_is_read_again(
     assert line.endswith("\n")
     assert line.count("\n") == 1
     path = Path("table.csv")
-    path.write_text(table.csv_line(columns) + line, encoding="utf-8")
+    path.write_text(table.csv_lines([columns]) + line, encoding="utf-8")
     ((again,), warnings) = table.load_rows(path, manifest())
     assert warnings == []
     assert again.problem.parameters == row.problem.parameters
@@ -315,7 +314,7 @@ def test_a_wrong_cell_is_reported_with_its_column(tmp_path: Path) -> None:
         head, row = whole.splitlines()
         cells = next(csv.reader([row]))
         cells[columns.index(name)] = cell
-        return f"{head}\n{table.csv_line(cells)}"
+        return f"{head}\n{table.csv_lines([cells])}"
 
     for name, cell, says in (
         ("m", "x", "m is 'x', not a whole number"),
