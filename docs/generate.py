@@ -267,10 +267,11 @@ DECODE_PRECISIONS = ("fp16", "bf16")
 def decode() -> str:
     """The shapes of decoding: TB/s of operands, and the ratio to the faster library."""
     config = tomllib.loads((ROOT / "configs" / "llm.toml").read_text(encoding="utf-8"))
+    shapes = config["workloads"]["gemm"]["shapes"]
     titles = [f"{PRECISIONS[name].title}: TB/s" for name in DECODE_PRECISIONS]
     lines = [["kernel", "M x N x K", *titles], [":--", ":--", *("--:" for _ in titles)]]
     for kernel, rows in DECODE.items():
-        for shape in (one for one in config["shapes"] if one.startswith(rows)):
+        for shape in (one for one in shapes if one.startswith(rows)):
             figures = [
                 of_the_library(
                     kernel, name, shape, lambda row: row.gbps / 1000, by_rungs({kernel}, name)

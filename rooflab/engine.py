@@ -214,7 +214,7 @@ def processes(plan: Plan, device: Device) -> int:
     roofline = device.roofline()
     for step in plan.steps:
         problem = step.problem
-        roof = roofline.roof(problem.precision.name, problem.flops_each, problem.traffic)
+        roof = roofline.of(problem)
         if roof is None or roof.us < SHORT_US:
             return plan.config.timing.contexts
     return 1
@@ -422,7 +422,7 @@ class _Execution:
     def _check_roofs(self, problem: Problem, outcomes: Sequence[Outcome]) -> None:
         """Measure the roofs again if a kernel was faster than they allow; the higher ones hold."""
         manifest = self._writer.manifest
-        roof = manifest.roofline.roof(problem.precision.name, problem.flops_each, problem.traffic)
+        roof = manifest.roofline.of(problem)
         times = [outcome.summary.median for outcome in outcomes if outcome.summary]
         passed = roof is not None and min(times, default=inf) < roof.us
         if not (passed and self._device.measures_roofs and self._remeasured < REMEASURED):

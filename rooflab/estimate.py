@@ -53,9 +53,9 @@ def launch_s(
     problem: Problem, kernel: Kernel, roofline: Roofline, share: float | None = None
 ) -> float:
     """Seconds of a launch that reaches this share of its roof."""
-    name, share = problem.precision.name, share or (LIBRARY_SHARE if kernel.library else SHARE)
+    share = share or (LIBRARY_SHARE if kernel.library else SHARE)
     for known in (roofline, _unknown(class_of(kernel.device_kind).costs)):
-        if roof := known.roof(name, problem.flops_each, problem.traffic):
+        if roof := known.of(problem):
             return roof.us * 1e-6 / share
     return 0.0
 

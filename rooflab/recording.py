@@ -65,7 +65,7 @@ MARGIN: Final = 1.05
 
 def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device) -> Measurement:
     """The row with the roofs of ``roofline``; ``impossible`` if it is faster than all allow."""
-    roof = roofline.roof(problem.precision.name, problem.flops_each, problem.traffic)
+    roof = roofline.of(problem)
     roof = roof if roof and roof.us else None
     row = replace(
         row,
@@ -91,7 +91,10 @@ def rated(row: Measurement, problem: Problem, roofline: Roofline, device: Device
 
 
 def _least_us(roofline: Roofline, problem: Problem, *, warm: bool) -> float | None:
-    """The least time by the highest known ceilings; in a warm cache memory is no limit."""
+    """The least time by the highest known ceilings; in a warm cache memory is no limit.
+
+    Nor are other units: a kernel may compute exponentials by multiply-adds.
+    """
     unlimited = problem.assumed or (warm and problem.record.resident)
     traffic = {} if unlimited else problem.traffic
     highest = roofline.highest()
@@ -145,8 +148,12 @@ def _observed(
     compute = device.observed(problem.precision.name, sm_mhz) if known and sm_mhz else None
     if compute is None:
         return None
+    others = (device.observed(unit, sm_mhz) for unit in problem.units) if sm_mhz else ()
     at_clock = Roofline(
-        (*roofline.ceilings, compute), (), roofline.memory, ("observed", *roofline.prefer)
+        (*roofline.ceilings, compute, *filter(None, others)),
+        (),
+        roofline.memory,
+        ("observed", *roofline.prefer),
     )
-    roof = at_clock.roof(problem.precision.name, problem.flops, problem.traffic)
+    roof = at_clock.of(problem)
     return roof.us if roof else None

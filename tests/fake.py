@@ -261,6 +261,16 @@ EMPTY_US = 2.5
 WATTS = 500.0
 
 
+class Special(FakeDevice):
+    """Its special-function units do one operation while it computes 1024 FLOPs."""
+
+    id = "fake:Special"
+
+    def roofline(self) -> Roofline:
+        unit = Ceiling("compute", "sfu", PEAK / 1024, "measured", "given")
+        return super().roofline().with_limits(unit)
+
+
 class Instrumented(FakeDevice):
     """Has every sensor and counter; its times differ by some tenths of a percent.
 
@@ -563,7 +573,7 @@ def exact(
     def prepare(device: Device, operands: Operands) -> Launch:
         assert isinstance(device, FakeDevice)
         problem, work = operands.problem, compute(operands)
-        roof = device.roofline().roof("fp32", problem.flops, problem.traffic)
+        roof = device.roofline().roof("fp32", problem.flops, problem.traffic, problem.units)
         assert roof is not None
 
         def launch() -> None:
@@ -687,7 +697,10 @@ KERNELS = Registry(
         ),
         *(
             exact("fast", 0.8, workload=name)
-            for name in ("triad", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter")
+            for name in (
+                *("triad", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
+                *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
+            )
         ),
     ]
 )

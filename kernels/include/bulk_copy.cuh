@@ -7,11 +7,9 @@
 // as if that phase had just ended.
 #pragma once
 
-using Barrier = unsigned long long;  // in shared memory
+#include "shared_address.cuh"
 
-__device__ inline unsigned shared_address(const void* pointer) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
+using Barrier = unsigned long long;  // in shared memory
 
 // By one thread: a phase needs `arrivals`. A __syncthreads() must follow before another thread uses the barrier.
 __device__ inline void initialize(Barrier* barrier, unsigned arrivals = 1) {

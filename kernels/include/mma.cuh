@@ -1,14 +1,9 @@
 // Instructions of warps that multiply on tensor cores: asynchronous copies to shared memory, loads
 // of fragments, and mma.sync (PTX ISA, "Asynchronous copy", "Warp Level Matrix Instructions").
-//
-// Shared memory is addressed by 32-bit numbers. From plain pointers NVRTC computes 64-bit ones.
 #pragma once
 
+#include "shared_address.cuh"
 #include "types.cuh"
-
-__device__ inline unsigned shared_address(const void* pointer) {
-    return unsigned(__cvta_generic_to_shared(pointer));
-}
 
 // Copies to shared memory ---------------------------------------------------------------------
 
@@ -74,6 +69,19 @@ __device__ inline unsigned round_to_tf32(unsigned bits) {
 #endif
     return rounded;
 }
+
+#if defined(ROOFLAB_PRECISION_BF16) || defined(ROOFLAB_PRECISION_FP16)
+// Two numbers, rounded to nearest, in one register: the first in the low half.
+__device__ inline unsigned pack_pair(float low, float high) {
+    unsigned pair;
+#if defined(ROOFLAB_PRECISION_BF16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+    return pair;
+}
+#endif
 
 // Products ------------------------------------------------------------------------------------
 

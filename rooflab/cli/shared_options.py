@@ -114,7 +114,8 @@ def _of_workloads() -> Iterator[inspect.Parameter]:
     for panel, found in (("Parameters of workloads", texts), ("Operands in host memory", moved)):
         for name, text in found.items():
             help = f"{text}."
-            option = typer.Option(f"--{name}", metavar="VALUE", help=help, rich_help_panel=panel)
+            spelt = f"--{name.replace('_', '-')}"
+            option = typer.Option(spelt, metavar="VALUE", help=help, rich_help_panel=panel)
             yield keyword(name, None, Annotated[list[str] | None, option])
 
 

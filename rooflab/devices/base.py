@@ -444,7 +444,8 @@ class Device(ABC):
         return most
 
     def observed(self, precision: str, sm_mhz: float) -> Ceiling | None:
-        """The compute ceiling at the clock sampled while measuring, None if unknown."""
+        """The ceiling of a precision, or of a unit such as ``sfu``, at the clock sampled while
+        measuring; None if unknown."""
         return None
 
     def missing_telemetry(self) -> str:

@@ -28,7 +28,7 @@ from rooflab.fleet.outliers import (
 )
 from rooflab.model.diagnosis import LAUNCH, LAUNCH_SHARE
 from rooflab.model.measurement import POSSIBLE_US, Measurement, is_possible
-from rooflab.model.problem import D2H, DRAM, H2D
+from rooflab.model.problem import D2H, DRAM, H2D, SFU
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import label, precision_title
 from rooflab.runs.manifest import Manifest
@@ -41,7 +41,14 @@ OTHER: Final = "other"
 KINDS: Final = (COMPUTE, DRAM, L2, PCIE, LAUNCH)
 """The kinds of resources, in the order of output; others follow."""
 
-_TITLES: Final = {DRAM: "DRAM", L2: "L2", PCIE: "PCIe", LAUNCH: "launch", OTHER: "other points"}
+_TITLES: Final = {
+    DRAM: "DRAM",
+    L2: "L2",
+    SFU: "special functions",
+    PCIE: "PCIe",
+    LAUNCH: "launch",
+    OTHER: "other points",
+}
 _REPEAT: Final = re.compile(r"(.+)\.([2-9]|[1-9][0-9]{1,5})")
 _PHASE: Final = re.compile(r"(.+)\.(together|with-[A-Za-z0-9._-]+)")
 _MENTIONED: Final = 3

@@ -9,7 +9,6 @@ from typing import Any, Final
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Operands
 from rooflab.model.encoding import encode
-from rooflab.model.precision import DataType
 from rooflab.model.problem import Operand, Problem
 
 ALIGNMENT: Final = 256
@@ -42,7 +41,8 @@ def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform")
 
     ``fill`` is ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or
     ``zeros``. The numbers change the speed of a chip (docs/measurement.md, Inputs).
-    Integer operands are a hundred times as large, rounded.
+    Integer operands are a hundred times as large, rounded. Operands with limits are ``uniform``
+    between them, or with ``zeros`` at the lower one.
     """
     arrays = {operand.name: _empty(device, operand) for operand in problem.operands}
     operands = Operands(problem, arrays, _initial(device, problem))
@@ -65,21 +65,33 @@ def refill(device: Device, operands: Operands, seed: int, fill: str) -> None:
     for operand in operands.problem.operands:
         if operand.read:
             target = operands.initial.get(operand.name, operands[operand.name]).reshape(-1)
-            _draw(device.arrays, random, target, operand.type, fill)
+            _draw(device.arrays, random, target, operand, fill)
         if operand.role == "inout":  # timed launches must not read uninitialized memory
             operands[operand.name][...] = operands.initial[operand.name]
 
 
-def _draw(arrays: Any, random: Any, target: Any, data_type: DataType, fill: str) -> None:
+def _draw(arrays: Any, random: Any, target: Any, operand: Operand, fill: str) -> None:
     """Fill ``target``, which has one axis, with random numbers."""
     for start in range(0, target.size, FILL_ELEMENTS):
         part = target[start : start + FILL_ELEMENTS]
-        part[...] = _numbers(arrays, random, part.size, data_type, fill)
+        part[...] = _numbers(arrays, random, part.size, operand, fill)
 
 
-def _numbers(arrays: Any, random: Any, count: int, data_type: DataType, fill: str) -> Any:
-    """``count`` numbers in the storage of ``data_type``."""
+def between(arrays: Any, shares: Any, operand: Operand) -> Any:
+    """Numbers within the limits of an operand, from ``shares`` between 0 and 1."""
+    low, high = operand.within or (0.0, 1.0)
+    if operand.type.integer:
+        return arrays.minimum(arrays.floor(shares * (high - low + 1)) + low, high)
+    return low + shares * (high - low)
+
+
+def _numbers(arrays: Any, random: Any, count: int, operand: Operand, fill: str) -> Any:
+    """``count`` numbers as ``operand`` stores them."""
+    data_type = operand.type
     wide = arrays.float64 if data_type.bytes == 8 else arrays.float32
+    if operand.within:
+        shares = random.random(count, dtype=arrays.float64) * (fill != "zeros")
+        return encode(arrays, between(arrays, shares, operand), data_type)
     if fill == "zeros":
         values = arrays.zeros(count, dtype=wide)
     elif fill == "normal":
@@ -176,7 +188,7 @@ class Strip:
         for start in range(0, len(self.rows), count):
             rows = self.rows[start : start + count]
             numbers = arrays.empty(rows.shape, dtype=rows.dtype)
-            _draw(arrays, random, numbers.reshape(-1), self.operand.type, fill)
+            _draw(arrays, random, numbers.reshape(-1), self.operand, fill)
             rows[...] = numbers
 
     def copies(self) -> list[Any]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
-from rooflab.measure.buffers import Rotation, Strip, poison
+from rooflab.measure.buffers import Rotation, Strip, between, poison
 from rooflab.measure.subject import Run, Watch
 from rooflab.measure.verify import CONFIRMED, Accuracy, Expected, put, reads_output, unlike
 from rooflab.model.encoding import decode, encode
@@ -230,8 +230,8 @@ class Inspector:
 
         def renew() -> None:
             for strip, where, _ in old:
-                size = _size(strip.operand)
-                values = size * (2 * numbers.random((len(strip.rows), len(where))) - 1)
+                shape = (len(strip.rows), len(where))
+                values = _others(arrays, numbers, shape, strip.operand)
                 strip.rows[:, where] = encode(arrays, values, strip.operand.type)
 
         def restore() -> None:
@@ -554,9 +554,12 @@ def _few(draw: random.Random) -> int:
     return int(2 ** draw.randrange(POKED.bit_length()))
 
 
-def _size(operand: Operand) -> float:
-    """Of numbers that are written into an input, as rounds and checks do alike."""
-    return STIRRED * (100 if operand.type.integer else 1)
+def _others(arrays: Any, random: Any, shape: tuple[int, ...], operand: Operand) -> Any:
+    """Numbers that are written into an input, as rounds and checks do alike."""
+    shares = random.random(shape)
+    if operand.within:
+        return between(arrays, shares, operand)
+    return STIRRED * (100 if operand.type.integer else 1) * (2 * shares - 1)
 
 
 def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
@@ -566,6 +569,6 @@ def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
     for operand in problem.operands:
         if operand.role == "in":
             places = sorted(set(_some(draw, operand, _few(draw))))
-            new = _size(operand) * (2 * numbers.random(len(places)) - 1)
+            new = _others(arrays, numbers, (len(places),), operand)
             values[operand.name] = ((places,), new)
     return Hard("", values, Piece())

@@ -312,7 +312,7 @@ def unlike(device: Device, rotation: Rotation, places: Sequence[int]) -> list[in
     Differences by rounding are allowed: each launch may add in another order. All bits are compared
     first.
     """
-    arrays, tolerance = device.arrays, rotation.problem.tolerance
+    arrays = device.arrays
     first, *others = places
     found: set[int] = set()
     for operand, rows in rotation.outputs():
@@ -320,6 +320,7 @@ def unlike(device: Device, rotation: Rotation, places: Sequence[int]) -> list[in
         if not suspects:
             continue
         expected = decode(arrays, rows[first], operand.type)
+        tolerance = rotation.problem.tolerance_of(operand)
         limit = (2 * tolerance) ** 2 * float((expected.astype(arrays.float64) ** 2).sum())
         for place in suspects:
             off = (decode(arrays, rows[place], operand.type) - expected).astype(arrays.float64)
@@ -417,7 +418,7 @@ class _Tally:
         self.squared_reference += float((reference * reference).sum())
         self.compared += difference.size
         # A rounding is as large as its number.
-        allowed = OUTLIER * operands.problem.tolerance * arrays.abs(reference)
+        allowed = OUTLIER * operands.problem.tolerance_of(operand) * arrays.abs(reference)
         excess = arrays.abs(difference) - allowed if other is None else other.astype(float)
         at = int(excess.argmax())
         largest = float(excess.reshape(-1)[at])
@@ -426,7 +427,7 @@ class _Tally:
 
     def verdict(self, problem: Problem, magnitude: float) -> Accuracy:
         """Whether the whole output is right."""
-        tolerance = problem.tolerance
+        tolerance = problem.tolerance_of(self.operand)
         scale = max(sqrt(self.squared_reference / self.compared), magnitude)
         error = sqrt(self.squared_error / self.compared)
         rel_error = error / scale if scale else error

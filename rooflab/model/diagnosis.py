@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from rooflab.model.problem import DRAM
+from rooflab.model.problem import DRAM, SFU
 from rooflab.model.roofline import COMPUTE
 
 LAUNCH: Final = "launch"
@@ -34,7 +34,7 @@ SMALL_GRID: Final = "small grid"
 WAVE: Final = "wave"
 BALANCED_BOUND: Final = "balanced"
 LATENCY: Final = "latency"
-BOUNDS: Final = (LAUNCH, SMALL_GRID, WAVE, DRAM, "l2", "l1", COMPUTE, BALANCED_BOUND, LATENCY)
+BOUNDS: Final = (LAUNCH, SMALL_GRID, WAVE, DRAM, "l2", "l1", COMPUTE, SFU, BALANCED_BOUND, LATENCY)
 
 IDLE: Final = (LAUNCH, SMALL_GRID, WAVE, LATENCY)
 """Causes that leave all resources idle for a part of the time."""

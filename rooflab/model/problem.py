@@ -56,16 +56,24 @@ H2D: Final = "h2d"
 D2H: Final = "d2h"
 PEER: Final = "peer"
 
+SFU: Final = "sfu"
+"""The special-function unit: exponentials, reciprocals and roots."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One array. Its role gives its traffic, its place the links that it crosses."""
+    """One array. Its role gives its traffic, its place the links that it crosses.
+
+    ``within`` are the least and the largest number that an input may have, such as those of an
+    index; None if any will do.
+    """
 
     name: str
     shape: tuple[int, ...]
     type: DataType
     role: Role = "in"
     place: Place = "device"
+    within: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         for value, known in ((self.role, ROLES), (self.place, PLACES)):
@@ -465,6 +473,15 @@ class Problem(ABC):
     def moves(self) -> bool:
         """Whether outputs are inputs, bit by bit: ``reference`` then also works on bits."""
         return False
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """Operations that units other than those of ``flops`` must do, such as ``SFU``."""
+        return {}
+
+    def tolerance_of(self, operand: Operand) -> float:
+        """The tolerance of one output, where several have different ones."""
+        return self.tolerance
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Expected size of an output element, from the root mean square of each input.

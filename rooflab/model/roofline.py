@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.problem import DRAM
+from rooflab.model.problem import DRAM, SFU, Problem
 
 Kind = Literal["compute", "bandwidth", "launch"]
 Provenance = Literal["derived", "observed", "measured"]
@@ -32,10 +32,11 @@ class Ceiling:
     """One limit of a device.
 
     ``key`` is a precision's name for ``compute`` (``fp64_vector`` and the like for secondary
-    limits), a memory's name (``HBM``, ``DRAM``, ``L2``) for ``bandwidth``. ``value`` is FLOP/s or
-    byte/s, for ``launch`` the seconds of an empty launch. ``formula`` shows the inputs of the
-    value; ``caveat`` its uncertainty; ``datasheet`` is the vendor's value if it assumes another
-    clock. ``sm_mhz`` is the clock while it was measured.
+    limits, ``sfu`` for the special-function units), a memory's name (``HBM``, ``DRAM``, ``L2``) for
+    ``bandwidth``. ``value`` is FLOP/s, operations of ``sfu`` per second, or byte/s, for ``launch``
+    the seconds of an empty launch. ``formula`` shows the inputs of the value; ``caveat`` its
+    uncertainty; ``datasheet`` is the vendor's value if it assumes another clock. ``sm_mhz`` is the
+    clock while it was measured.
     """
 
     kind: Kind
@@ -67,6 +68,7 @@ class Ceiling:
         if self.kind == "launch":
             return f"{value * 1e6:.3g} µs"
         unit = "FLOP/s" if self.kind == "compute" else "B/s"
+        unit = "op/s" if self.key == SFU else unit
         scale, prefix = (1e12, "T") if value >= 1e12 else (1e9, "G")
         scaled = value / scale
         text = f"{scaled:.3g}" if scaled < 100 else f"{scaled:.0f}"
@@ -104,7 +106,7 @@ def extremes(observed: Sequence[Ceiling], top: float) -> Iterator[Ceiling]:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The least time of a problem, and its cause: ``compute`` or a link such as ``dram``."""
+    """The least time of a problem, and its cause: ``compute``, ``sfu`` or a link like ``dram``."""
 
     us: float
     bound: str
@@ -183,13 +185,27 @@ class Roofline:
         compute, bandwidth = self.compute(precision), self.bandwidth()
         return compute.value / bandwidth.value if compute and bandwidth else None
 
-    def roof(self, precision: str, flops: int, traffic: Mapping[str, int]) -> Roof | None:
+    def of(self, problem: Problem) -> Roof | None:
+        """The roof of a problem; on several GPUs, of the busiest one."""
+        name, flops = problem.precision.name, problem.flops_each
+        return self.roof(name, flops, problem.traffic, problem.units)
+
+    def roof(
+        self,
+        precision: str,
+        flops: int,
+        traffic: Mapping[str, int],
+        units: Mapping[str, int] | None = None,
+    ) -> Roof | None:
         """max(FLOPs / P, bytes / B over all links), or None if a ceiling is missing.
 
-        Integer work needs no compute ceiling: few devices have one, and memory limits it.
+        Operations of other ``units`` count where the device has a ceiling for them. Integer work
+        needs no compute ceiling: few devices have one, and memory limits it.
         """
         alone = self._seconds(precision, flops, traffic)
         limits = alone | self._both_ways(traffic, alone)
+        if limits:
+            limits |= self._of_units(units or {})
         if not limits:
             return None
         bound = max(limits, key=limits.__getitem__)
@@ -221,6 +237,11 @@ class Roofline:
                 return {}
             limits[link] = count / bandwidth.value
         return limits
+
+    def _of_units(self, units: Mapping[str, int]) -> dict[str, float]:
+        """The least time of each unit whose ceiling is known."""
+        known = {unit: self.compute(unit) for unit in units}
+        return {unit: units[unit] / one.value for unit, one in known.items() if one}
 
     def _both_ways(
         self, traffic: Mapping[str, int], alone: Mapping[str, float]

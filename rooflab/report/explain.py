@@ -14,7 +14,7 @@ from rooflab.model import diagnosis
 from rooflab.model.diagnosis import Diagnosis, Evidence, Load
 from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.problem import DRAM, PROGRAM
+from rooflab.model.problem import DRAM, PROGRAM, SFU
 from rooflab.model.roofline import COMPUTE
 from rooflab.model.units import scaled
 from rooflab.report import own_kernels
@@ -32,7 +32,13 @@ from rooflab.runs.evidence import Witness
 from rooflab.runs.own_kernels import OwnTimes
 from rooflab.runs.store import Run
 
-TITLES = {DRAM: "device memory", "l2": "L2", "l1": "L1 and shared memory", COMPUTE: "arithmetic"}
+TITLES = {
+    DRAM: "device memory",
+    "l2": "L2",
+    "l1": "L1 and shared memory",
+    COMPUTE: "arithmetic",
+    SFU: "special functions",
+}
 """Names of the resources."""
 
 NAMED: Final = 6
@@ -217,7 +223,7 @@ def _step(
         return "move fewer bytes: fuse it with its neighbours, or use a narrower type"
     if verdict.bound in ("l2", "l1"):
         return ladder or "load each value once and use it more often: larger tiles in registers"
-    if verdict.bound == COMPUTE:
+    if verdict.bound in (COMPUTE, SFU):
         far = given.time_us >= NEAR * verdict.reachable_us
         return (far and ladder) or _faster_arithmetic(verdict, far=far)
     return "it is near two ceilings: fewer FLOPs and fewer bytes"
@@ -252,6 +258,8 @@ def _faster_arithmetic(verdict: Diagnosis, *, far: bool) -> str:
     """What helps a kernel that arithmetic limits, ``far`` from that limit or not."""
     if "power-capped" in verdict.flags:  # time is energy
         return "save energy: fewer bytes moved, fewer instructions, or a narrower precision"
+    if verdict.bound == SFU and not far:
+        return "compute some of the exponentials by multiply-adds, as a polynomial"
     if far:
         return "keep the units busier: more independent work per thread, or larger tiles"
     return "little is left: only fewer FLOPs or a faster precision would help"

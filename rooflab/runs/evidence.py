@@ -15,7 +15,7 @@ from rooflab.kernels.registry import Registry
 from rooflab.kernels.sources import discover
 from rooflab.model.diagnosis import Evidence, Grid, Load
 from rooflab.model.measurement import Measurement, is_possible
-from rooflab.model.problem import DRAM, PROGRAM
+from rooflab.model.problem import DRAM, PROGRAM, SFU, Problem, ProblemRecord
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
 from rooflab.model.units import scaled
 from rooflab.runs.manifest import KernelRecord, Manifest
@@ -89,9 +89,8 @@ class Witness:
         )
         compiled = next(builds, {})
         registers, shared = (compiled.get(name) for name in ("registers", "shared_bytes"))
-        try:
-            built = build(problem.workload, problem.precision, problem.parameters)
-        except RooflabError:
+        built = _built(problem)
+        if built is None:
             return None
         shape = kernel.launch_shape(built, row.variant, multiprocessors)
         if shape is None or not isinstance(registers, int) or not isinstance(shared, int):
@@ -140,10 +139,23 @@ def _ratio(counted: float | None, modelled: int | None) -> float | None:
 # Loads -------------------------------------------------------------------------------------------
 
 
+def _built(record: ProblemRecord) -> Problem | None:
+    """The problem of a record, None if its workload is not known here."""
+    try:
+        return build(record.workload, record.precision, record.parameters)
+    except RooflabError:
+        return None
+
+
 def _loads(row: Measurement, roofline: Roofline, nominal_mhz: float | None) -> Iterator[Load]:
     if not row.problem.resident:
         return  # its bytes are those of a link, whose roof says all
     yield from _computing(row, roofline, nominal_mhz)
+    problem = _built(row.problem)
+    for unit, operations in problem.units.items() if problem else ():
+        if limit := roofline.compute(unit):
+            slowdown = _slowdown(limit, row, nominal_mhz)
+            yield _load(unit, operations, limit, slowdown, counted=False)
     counted = {DRAM: row.dram_bytes, "l2": row.l2_bytes, "l1": row.l1_bytes}
     for level, amount in counted.items():
         ceiling = _bandwidth(roofline, level)
@@ -189,6 +201,6 @@ def _load(
     resource: str, amount: float, ceiling: Ceiling, slowdown: float, *, counted: bool
 ) -> Load:
     rate = ceiling.value * slowdown
-    unit = "FLOP" if resource == COMPUTE else "B"
+    unit = {COMPUTE: "FLOP", SFU: "op"}.get(resource, "B")
     text = f"{scaled(amount)}{unit} at {ceiling.show(rate)} ({ceiling.provenance})"
     return Load(resource, amount / rate * 1e6, text, counted)

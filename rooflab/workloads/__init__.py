@@ -19,7 +19,10 @@ __all__ = ["DEFAULT", "build", "catalogue", "find", "rebuild", "workload"]
 DEFAULT = "gemm"
 
 
-FIRST: Final = ("gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm")
+FIRST: Final = (
+    *("gemm", "gemv", "add", "copy", "triad", "sum"),
+    *("softmax", "rmsnorm", "layernorm", "cross_entropy", "swiglu", "rope", "attention", "adamw"),
+)
 """How lists of workloads begin; they end with collectives."""
 
 

@@ -1,16 +1,17 @@
-"""Workloads with a result for each row of a matrix: gemv, softmax and RMS norm."""
+"""Workloads over the rows of a matrix: gemv, softmax, norms and cross entropy."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import sqrt
-from typing import Any, ClassVar
+from math import log, sqrt
+from typing import Any, ClassVar, Final
 
-from rooflab.model.precision import Precision
+from rooflab.model.precision import INT32, Precision
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
+    SFU,
     Hard,
     Index,
     Inputs,
@@ -125,7 +126,7 @@ class Gemv(RowsProblem):
 
 @dataclass(frozen=True, kw_only=True)
 class Normalisation(RowsProblem):
-    """The base of softmax and RMS norm: each element of a row depends on the whole row."""
+    """The base of softmax and norms: each element of a row depends on the whole row."""
 
     sizes: ClassVar = ("rows", "columns")
     stream_extent: ClassVar = "rows"
@@ -224,3 +225,124 @@ class RmsNorm(Normalisation):
         x = inputs["x"]
         mean = (x * x).mean(axis=1, keepdims=True)
         return {"y": inputs["w"] * x / arrays.sqrt(mean + self.epsilon)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(Normalisation):
+    """Ba, Kiros and Hinton, "Layer Normalization", 2016."""
+
+    workload: ClassVar = "layernorm"
+    title: ClassVar = "layer norm of each row"
+    formula: ClassVar = "y = w·(x - mean x) / √(mean((x - mean x)²) + epsilon) + b"
+    work: ClassVar = "7·rows·columns"
+    arguments: ClassVar = ("rows", "columns", "epsilon", "x", "w", "b", "y")
+
+    epsilon: float = setting(1e-5, "keeps rows of equal numbers finite")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The rows, a weight and a bias for each column, the normalised rows."""
+        shape, each = (self.rows, self.columns), (self.columns,)
+        return in_and_out(self.precision, x=shape, w=each, b=each, y=shape)
+
+    @property
+    def flops(self) -> int:
+        """Two sums, difference, square, two multiplications and a bias, one each per element."""
+        return 7 * self.rows * self.columns
+
+    @property
+    def tolerance(self) -> float:
+        """In hard rows the mean is 55 standard deviations, and is itself rounded.
+
+        A mean of the squares, less the square of the mean, is off by thousands of roundings there.
+        """
+        return self.precision.rounding(128)
+
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """A mean that is far from zero, squares that overflow in FP16, and the need of epsilon."""
+        kinds = {
+            "rows of large numbers": (300.0, 0.0, 0.0),
+            "rows with one number": (0.0, 0.0, 9.0),
+            "rows far from zero": (1.0, 32.0, 0.0),
+        }
+        if self.epsilon:
+            kinds["rows of zeros"] = (0.0, 0.0, 0.0)
+            kinds["rows whose squares are below epsilon"] = (sqrt(self.epsilon), 0.0, 0.0)
+        return kinds
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Differences from the mean over the root of their mean square, weighted and shifted."""
+        x = inputs["x"]
+        off = x - x.mean(axis=1, keepdims=True)
+        variance = (off * off).mean(axis=1, keepdims=True)
+        scaled = inputs["w"] * off / arrays.sqrt(variance + self.epsilon)
+        return {"y": scaled + inputs["b"]}
+
+
+TARGETS: Final = "rows whose target is their large number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy(Normalisation):
+    """The loss of a language model: a row for each token, a column for each word."""
+
+    workload: ClassVar = "cross_entropy"
+    title: ClassVar = "cross entropy of each row, forward"
+    formula: ClassVar = "y = log Σ exp(x - max x) + max x - x[target]"
+    work: ClassVar = "4·rows·columns"
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Logits, the column that each row should choose, the loss of each row."""
+        x, y = in_and_out(self.precision, x=(self.rows, self.columns), y=(self.rows,))
+        return (x, Operand("targets", (self.rows,), INT32, within=(0, self.columns - 1)), y)
+
+    @property
+    def flops(self) -> int:
+        """Comparison, subtraction, exponential and addition, one each per element."""
+        return 4 * self.rows * self.columns
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """An exponential for each element, a logarithm for each row."""
+        return {SFU: self.rows * (self.columns + 1)}
+
+    @property
+    def tolerance(self) -> float:
+        """That of softmax, whose sum this is; the logarithm makes errors smaller."""
+        return self.precision.rounding(32)
+
+    def magnitude(self, rms: Mapping[str, float]) -> float:
+        """The loss of a row of equal numbers: that of a certain row is nearly zero."""
+        return log(self.columns)
+
+    def _some(self, rows: Any) -> dict[str, Index]:
+        """Some rows of all operands."""
+        return {one.name: (rows, slice(None))[: len(one.shape)] for one in self.operands}
+
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """Exponentials that overflow or vanish unless the maximum is subtracted."""
+        far = 1000.0 if self.precision.accumulate.bytes == 8 else 110.0
+        return {
+            f"rows near {far:g}": (1.0, far, 0.0),
+            f"rows near -{far:g}": (1.0, -far, 0.0),
+            "rows with one large number": (1.0, 0.0, far),
+            TARGETS: (1.0, 0.0, far),
+            "rows of zeros": (0.0, 0.0, 0.0),
+        }
+
+    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
+        """Those of softmax, and rows that are certain and right."""
+        for one in super().hard(arrays, draw):
+            values = dict(one.values)
+            if one.title == TARGETS:
+                right = values["x"][1].argmax(axis=1)
+                values["targets"] = (one.piece.select["targets"], right)
+            yield Hard(one.title, values, one.piece)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Shifted by the maximum, so that nothing overflows."""
+        x, targets = inputs["x"], inputs["targets"].astype(int)
+        shifted = x - x.max(axis=1, keepdims=True)
+        chosen = shifted[arrays.arange(len(x)), targets]
+        return {"y": arrays.log(arrays.exp(shifted).sum(axis=1)) - chosen}

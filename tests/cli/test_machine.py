@@ -64,7 +64,11 @@ def test_workloads(rooflab: Rooflab) -> None:
     lines = out.splitlines()
     names = [line.split(":")[0] for line in lines if not line.startswith(" ")]
     assert names[:8] == ["gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm"]
-    assert names[8:12] == ["blur", "fft", "spectrum", "filter"]
+    assert names[8:12] == ["layernorm", "cross_entropy", "swiglu", "rope"]
+    assert names[12:14] == ["attention", "adamw"]
+    assert names[14:18] == ["blur", "fft", "spectrum", "filter"]
+    entry = "(long long rows, long long columns, const Input* x, const int* targets, Output* y)"
+    assert f"    a .cu file's entry: {entry}" in lines
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
     operands = "a (batch, m, k); b (batch, k, n); c (batch, m, n), out"
     assert f"    FLOPs 2·M·N·K·batch; operands {operands}" in lines

@@ -26,6 +26,7 @@ VECTORS = ("add", "copy", "triad", "sum")
 BUILTIN = (
     *VECTORS,
     *("gemm", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
+    *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
 )
 
 

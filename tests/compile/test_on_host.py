@@ -18,11 +18,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake import FakeDevice
 
 from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file import expression
 from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
+from rooflab.measure.buffers import allocate, poison
+from rooflab.measure.verify import Accuracy, verify
+from rooflab.model.encoding import encode
+from rooflab.model.problem import Problem
 from rooflab.workloads import build
 from rooflab.workloads.gemm import Gemm
 
@@ -68,7 +73,7 @@ TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
 
 
 def compiled(
-    file: CudaFile, choice: Configuration, problem: Gemm, sanitizer: str, folder: Path
+    file: CudaFile, choice: Configuration, problem: Problem, sanitizer: str, folder: Path
 ) -> Path:
     """The program that runs a variant of a rung in a precision and layout."""
     if not shutil.which("g++"):
@@ -85,13 +90,14 @@ def compiled(
     options = [f"-D{name}={value}" for name, value in macros.items()]
     options += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"]
     command = ["g++", "-std=c++17", "-O1", "-g1", "-pthread", *options, f"-I{includes(folder)}"]
-    subprocess.run([*command, HOST / "main.cpp", "-o", program], check=True)
+    main = {"gemm": "main.cpp", "attention": "attention.cpp"}.get(problem.workload, "plain.cpp")
+    subprocess.run([*command, HOST / main, "-o", program], check=True)
     return program
 
 
-def shipped(name: str) -> CudaFile:
+def shipped(name: str, workload: str = "gemm") -> CudaFile:
     """The rung of that name."""
-    (path,) = (kernels_dir() / "gemm").rglob(f"[0-9][0-9]_{name}.cu")
+    (path,) = (kernels_dir() / workload).rglob(f"[0-9][0-9]_{name}.cu")
     return read_file(path)
 
 
@@ -106,7 +112,7 @@ def includes(folder: Path) -> Path:
     return merged
 
 
-def numbers_of(choice: Configuration, problem: Gemm) -> dict[str, int]:
+def numbers_of(choice: Configuration, problem: Problem) -> dict[str, int]:
     """What the header's arithmetic may name."""
     macros = {**choice.macros, **problem.macros}
     numbers = {name: value for name, value in macros.items() if type(value) is int}
@@ -114,7 +120,7 @@ def numbers_of(choice: Configuration, problem: Gemm) -> dict[str, int]:
     return {**numbers, "input_bytes": types.input.bytes, "output_bytes": types.output.bytes}
 
 
-def maps(file: CudaFile, choice: Configuration, problem: Gemm) -> dict[str, str | int]:
+def maps(file: CudaFile, choice: Configuration, problem: Problem) -> dict[str, str | int]:
     """Rows, columns and swizzle of the boxes of each operand; whether its pointer comes first."""
     names = numbers_of(choice, problem)
     found: dict[str, str | int] = {}
@@ -252,3 +258,136 @@ def test_so_are_other_tiles_and_slices(rung: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rung", ["tiled", "pipelined", "producers", "fed"])
 def test_no_thread_reads_what_another_may_still_write(rung: str, tmp_path: Path) -> None:
     check_all(rung, "nn", "thread", tmp_path)
+
+
+# Attention ---------------------------------------------------------------------------------------
+
+ATTENTION = (
+    *((1, 1, 1, 1, 1, "off"), (5, 70, 4, 2, 24, "on"), (1, 100, 6, 2, 33, "off")),
+    *((40, 40, 2, 1, 64, "on"), (3, 33, 2, 2, 16, "on")),
+)
+"""Queries, keys, heads, heads of keys, their size, whether causal; a batch of two."""
+
+FOR_TENSOR_CORES = (
+    *((1, 1, 1, 1, 16, "on"), (5, 70, 4, 2, 32, "on"), (1, 130, 6, 2, 16, "off")),
+    *((80, 80, 2, 1, 16, "on"), (40, 40, 3, 3, 48, "on"), (3, 90, 1, 1, 144, "off")),
+)
+
+
+def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Sequence[Any]) -> None:
+    """Every shape is a program of its own, because the size of a head is a macro."""
+    name, _, number = which.partition(":")
+    file = shipped(name, "attention")
+    choice = file.header.all_variants[int(number or 0)]
+    random = np.random.default_rng()
+    for queries, keys, heads, kv_heads, size, causal in shapes:
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_size": size, "batch": 2}
+        shape = {"queries": queries, "keys": keys, **sizes, "causal": causal}
+        problem = build("attention", precision, shape)
+        program = compiled(file, choice, problem, sanitizer, folder)
+        *given, result = problem.operands
+        values = {one.name: random.normal(0, 2, one.shape) for one in given}
+        stored = {name: encode(np, value, given[0].type) for name, value in values.items()}
+        geometry = file.geometry(problem, choice)
+        block, cluster = (*geometry.block, 1)[:2], choice.macros.get("CLUSTER", 1)
+        numbers = (2, heads, kv_heads, queries, keys, size, geometry.grid[0], *block)
+        done = subprocess.run(
+            [program, *map(str, (*numbers, geometry.shared_bytes, cluster))],
+            input=b"".join(array.tobytes() for array in stored.values()),
+            capture_output=True,
+            timeout=HANGS_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()[:4000]
+        found: Any = np.frombuffer(done.stdout, stored["q"].dtype).reshape(result.shape)
+        expected = problem.reference(np, Decoded(stored))["o"]
+        np.testing.assert_allclose(found, expected, atol=TOLERANCES[precision])
+
+
+class Decoded(dict[str, Any]):
+    """Inputs in FP64, as a reference takes them."""
+
+    def __getitem__(self, name: str) -> Any:
+        return super().__getitem__(name).astype(np.float64)
+
+    def part(self, name: str, index: Any) -> Any:
+        return self[name][index]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self[name].shape)
+
+
+@pytest.mark.parametrize(
+    "which", ["naive", *(pytest.param(f"flash:{i}", marks=pytest.mark.slow) for i in range(5))]
+)
+def test_attention_is_right_and_stays_in_its_arrays(which: str, tmp_path: Path) -> None:
+    attend(which, "fp32", MEMORY, tmp_path, ATTENTION[1:2] if which == "naive" else ATTENTION)
+
+
+@pytest.mark.slow
+def test_attention_in_half_precision_is_right(tmp_path: Path) -> None:
+    attend("flash:3", "fp16", MEMORY, tmp_path, ATTENTION[1:4])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["mma:0", "mma:2", "mma:3", "split:1", "split:3", "split:5"])
+def test_attention_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
+    attend(which, "fp16", "address", tmp_path, FOR_TENSOR_CORES)
+
+
+@pytest.mark.slow
+def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
+    attend("flash:4", "fp32", "thread", tmp_path, ATTENTION[1:2])
+    for which in ("mma:2", "split:5"):
+        attend(which, "fp16", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])
+
+
+# Layers ------------------------------------------------------------------------------------------
+
+LAYERS: dict[str, list[dict[str, Any]]] = {
+    "layernorm": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
+    "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
+    "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
+    "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],
+    "rope": [{"tokens": 1, "heads": 1, "head_size": 2}, {"tokens": 7, "heads": 3, "batch": 2}],
+}
+
+
+def run_plain(program: Path, file: CudaFile, choice: Configuration, problem: Problem) -> Accuracy:
+    """A launch on random numbers; outputs hold NaN before it."""
+    device = FakeDevice()
+    operands = allocate(device, problem, 1)
+    poison(operands)
+    geometry = file.geometry(problem, choice)
+    given = [
+        operands[name].nbytes if name in operands else getattr(problem, name)
+        for name in problem.argument_names
+    ]
+    grid = (*geometry.grid, 1, 1)[:3]
+    done = subprocess.run(
+        [program, *map(str, (*grid, geometry.block[0], *given))],
+        input=b"".join(operands[one.name].tobytes() for one in problem.operands),
+        capture_output=True,
+        timeout=HANGS_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[:4000]
+    start = 0
+    for one in problem.operands:
+        array, end = operands[one.name], start + one.bytes
+        array[...] = np.frombuffer(done.stdout[start:end], array.dtype).reshape(one.shape)
+        start = end
+    return verify(device, operands, 0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("workload", LAYERS)
+def test_layers_are_right(workload: str, precision: str, tmp_path: Path) -> None:
+    (path,) = (kernels_dir() / workload).glob("01_*.cu")
+    file = read_file(path)
+    choice = file.header.all_variants[0]
+    shapes = LAYERS[workload]
+    program = compiled(file, choice, build(workload, precision, shapes[0]), MEMORY, tmp_path)
+    for shape in shapes:
+        problem = build(workload, precision, shape)
+        assert run_plain(program, file, choice, problem).reason == ""

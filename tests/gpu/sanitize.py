@@ -17,8 +17,9 @@ from rooflab.devices.base import Device
 from rooflab.devices.registry import open_device
 from rooflab.kernels.base import Operands, Prepare
 from rooflab.kernels.sources import discover
+from rooflab.measure.buffers import between
 from rooflab.model.encoding import decode, encode
-from rooflab.model.problem import Index, Problem
+from rooflab.model.problem import Index, Operand, Problem
 from rooflab.workloads import build
 
 GEMM = (
@@ -33,6 +34,13 @@ MATRICES = ((1, 1), (7, 127), (129, 65), (3, 4099), (5, 1024), (2, 32768))
 IMAGES = ((1, 1, 1), (2, 1, 33), (2, 33, 1), (3, 37, 130), (2, 65, 256))
 SQUARES = ((1, 1), (3, 2), (3, 31), (5, 64), (2, 100))
 VECTORS = (1, 129, 4099, 65536)
+OF_ATTENTION = ("queries", "keys", "heads", "kv_heads", "head_size", "batch")
+ATTENTION = (
+    (1, 1, 1, 1, 1, 1),
+    (7, 127, 6, 2, 33, 2),
+    (70, 70, 2, 2, 64, 1),
+    (16, 999, 8, 2, 128, 1),
+)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
@@ -66,14 +74,20 @@ def problems(workload: str, precision: str) -> list[Problem]:
         ]
     if workload == "gemv":
         return [build(workload, precision, {"m": m, "n": n}) for m, n in MATRICES]
-    if workload in ("softmax", "rmsnorm"):
+    if workload in ("softmax", "rmsnorm", "layernorm", "cross_entropy"):
         return [build(workload, precision, {"rows": r, "columns": c}) for r, c in MATRICES]
+    if workload == "rope":
+        return [build(workload, precision, {"tokens": n, "heads": h}) for n, h in MATRICES[:3]]
     if workload == "blur":
         names = ("batch", "rows", "columns")
         return [build(workload, precision, dict(zip(names, one, strict=True))) for one in IMAGES]
     if workload in ("fft", "spectrum", "filter"):
         return [build(workload, precision, {"batch": z, "n": n}) for z, n in SQUARES]
-    name = "elements" if workload == "sum" else "columns"
+    if workload == "attention":
+        shapes = [dict(zip(OF_ATTENTION, one, strict=True)) for one in ATTENTION]
+        settings = ("off", "on")
+        return [build(workload, precision, {**s, "causal": c}) for s in shapes for c in settings]
+    name = "elements" if workload in ("sum", "adamw") else "columns"
     return [build(workload, precision, {name: count}) for count in VECTORS]
 
 
@@ -95,15 +109,18 @@ def main(patterns: list[str]) -> None:
     print(f"{launched} launches, all right")
 
 
+def numbers(random: np.random.Generator, operand: Operand) -> Any:
+    if operand.within:
+        return between(np, random.random(operand.shape), operand)
+    if operand.type.integer:
+        return np.rint(random.uniform(-9, 9, operand.shape))
+    return random.uniform(-1, 1, operand.shape)
+
+
 def run(
     device: Device, problem: Problem, prepare: Prepare, random: np.random.Generator, name: str
 ) -> None:
-    host = {
-        one.name: encode(np, np.rint(random.uniform(-9, 9, one.shape)), one.type)
-        if one.type.integer
-        else encode(np, random.uniform(-1, 1, one.shape), one.type)
-        for one in problem.operands
-    }
+    host = {one.name: encode(np, numbers(random, one), one.type) for one in problem.operands}
     operands = Operands(problem, {n: cupy.asarray(a) for n, a in host.items()}, {})
     prepare(device, operands)()
     device.synchronize()

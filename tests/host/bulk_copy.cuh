@@ -1,11 +1,9 @@
 // kernels/include/bulk_copy.cuh on the CPU, as far as kernels with tensor maps need it.
 #pragma once
 
-#include "async_copy.cuh"
+#include "shared_address.cuh"
 
 using Barrier = unsigned long long;
-
-inline SharedAddress shared_address(const void* shared) { return address_of(shared); }
 
 inline void initialize(Barrier* barrier, unsigned arrivals = 1) {
     initialize(address_of(barrier), arrivals);

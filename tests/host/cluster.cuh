@@ -40,6 +40,11 @@ inline void arrive_at(unsigned rank, Barrier* barrier) {
     end_phase_if_complete(phases);
 }
 
+inline void write_to_block(float* local, unsigned rank, float value) {
+    const std::lock_guard<std::mutex> guard(lock);
+    *reinterpret_cast<float*>(in_block(rank, local)) = value;
+}
+
 inline void send(float4* local, Barrier* barrier, unsigned rank, const float (&value)[4]) {
     const float4 quad = {value[0], value[1], value[2], value[3]};
     const std::lock_guard<std::mutex> guard(lock);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,11 +39,15 @@ inline float __uint_as_float(unsigned bits) {
     std::memcpy(&number, &bits, sizeof(number));
     return number;
 }
+inline float __int_as_float(int bits) { return __uint_as_float(bits); }
 inline unsigned __float_as_uint(float number) {
     unsigned bits;
     std::memcpy(&bits, &number, sizeof(bits));
     return bits;
 }
+
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 
 using std::max;
 using std::min;
@@ -59,6 +64,18 @@ inline Number atomicAdd(Number* to, Number value) {  // by one block at a time
 struct Warp {
     pthread_barrier_t barrier;
     std::uintptr_t addresses[32];  // one of each lane
+    unsigned registers[32][6];
 };
 inline thread_local Warp* warp;
 inline void __syncwarp() { pthread_barrier_wait(&warp->barrier); }
+
+// What the lane with another number has. All 32 lanes must ask.
+template <class Number>
+inline Number __shfl_xor_sync(unsigned, Number value, int distance) {
+    const int lane = (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+    std::memcpy(&warp->addresses[lane], &value, sizeof(value));
+    __syncwarp();
+    std::memcpy(&value, &warp->addresses[lane ^ distance], sizeof(value));
+    __syncwarp();
+    return value;
+}

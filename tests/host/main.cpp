@@ -8,11 +8,10 @@
 
 #include SOURCE
 
-#include <sched.h>
+#include "run.hpp"
 
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -55,85 +54,19 @@ TensorMap map_of(Number* data, int rows, int columns, int box_rows, int box_colu
 #define ARGUMENTS_C MAP(C, M, N, BOX_C)
 #endif
 
-#ifdef HAS_CLUSTERS
-void begin_block(unsigned rank, unsigned threads) {
-    const std::lock_guard<std::mutex> guard(lock);
-    cluster_blocks[rank].running = threads;
-}
-void end_thread(unsigned rank) {
-    const std::lock_guard<std::mutex> guard(lock);
-    --cluster_blocks[rank].running;
-}
-#else
-void begin_block(unsigned, unsigned) {}
-void end_thread(unsigned) {}
-#endif
-
-// On one CPU hundreds of threads seldom wait for each other's locks, and end sooner than on several.
-// ThreadSanitizer sees more if they run at once.
-void stay_on_this_cpu() {
-#ifndef __SANITIZE_THREAD__
-    cpu_set_t here;
-    CPU_ZERO(&here);
-    CPU_SET(sched_getcpu(), &here);
-    sched_setaffinity(0, sizeof(here), &here);
-#endif
-}
-
 int main(int, char** text) {
-    stay_on_this_cpu();
     const int M = std::atoi(text[1]), N = std::atoi(text[2]), K = std::atoi(text[3]);
     const float alpha = std::atof(text[4]), beta = std::atof(text[5]);
     const size_t batch = std::atoi(text[6]);
     const auto number = [&](int i) { return unsigned(std::atoi(text[i])); };
     gridDim = {number(7), number(8), number(9)};
     blockDim = {number(10), number(11), 1};
-    const unsigned threads = blockDim.x * blockDim.y, cluster = number(13);
     auto A = read<Input>(batch * M * K), B = read<Input>(batch * K * N);
     auto C = read<Output>(batch * M * N);
     const auto arguments =
         std::tuple_cat(std::make_tuple(M, N, K, Accumulate(alpha)), ARGUMENTS_A, ARGUMENTS_B,
                        std::make_tuple(Accumulate(beta)), ARGUMENTS_C);
 
-    std::vector<pthread_barrier_t> block_barriers(cluster);
-    for (auto& barrier : block_barriers) pthread_barrier_init(&barrier, nullptr, threads);
-    std::vector<Warp> warps(cluster * ((threads + 31) / 32));
-    for (auto& warp : warps) pthread_barrier_init(&warp.barrier, nullptr, 32);
-    pthread_barrier_t all;
-    pthread_barrier_init(&all, nullptr, cluster * threads);
-    std::vector<void*> shared(cluster);
-    for (auto& bytes : shared) {
-        if (posix_memalign(&bytes, 1024, number(12))) std::exit(2);
-#ifdef HAS_CLUSTERS
-        cluster_blocks.push_back({static_cast<unsigned char*>(bytes), 0});
-#endif
-    }
-
-    const auto run = [&](unsigned rank, unsigned thread) {
-        block_barrier = &block_barriers[rank];
-        warp = &warps[rank * ((threads + 31) / 32) + thread / 32];
-        threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
-#ifdef HAS_DYNAMIC_SHARED
-        dynamic = static_cast<unsigned char*>(shared[rank]);
-#endif
-#ifdef HAS_CLUSTERS
-        own_rank = rank;
-#endif
-        for (unsigned block = rank; block < gridDim.x * gridDim.y * gridDim.z; block += cluster) {
-            blockIdx = {block % gridDim.x, block / gridDim.x % gridDim.y,
-                        block / gridDim.x / gridDim.y};
-            begin_block(rank, threads);
-            pthread_barrier_wait(&all);
-            std::apply(ENTRY, arguments);
-            end_thread(rank);
-            pthread_barrier_wait(&all);
-        }
-    };
-    std::vector<std::thread> running;
-    for (unsigned rank = 0; rank < cluster; ++rank) {
-        for (unsigned thread = 0; thread < threads; ++thread) running.emplace_back(run, rank, thread);
-    }
-    for (auto& one : running) one.join();
-    for (void* bytes : shared) std::free(bytes);
+    run_blocks(number(13), number(12), [&] { std::apply(ENTRY, arguments); });
     std::fwrite(C.data(), sizeof(Output), C.size(), stdout);
 }

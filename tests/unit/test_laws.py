@@ -223,9 +223,20 @@ def limits(case: Case, clock: float = 1.0) -> dict[str, float]:
     compute = case.ceiling("compute", case.problem.precision.name)
     if compute and case.problem.flops:
         found["compute"] = flops_each(case) / (compute.value * clock)
+        exponentials = case.ceiling("compute", "sfu")
+        if exponentials and case.problem.workload == "attention":
+            found["sfu"] = seen_keys(case) / (exponentials.value * clock)
     elif case.problem.flops and not case.problem.precision.output.name.startswith("int"):
         return {}
     return found
+
+
+def seen_keys(case: Case) -> int:
+    """Of all queries."""
+    extents, causal = case.problem.extents, case.problem.settings["causal"] == "on"
+    queries, keys = extents["queries"], extents["keys"]
+    seen = sum(keys - i for i in range(queries)) if causal else queries * keys
+    return extents["batch"] * extents["heads"] * seen
 
 
 def roof(case: Case) -> float | None:
@@ -252,6 +263,7 @@ def least_us(case: Case) -> float | None:
     """
     highest = with_highest(case)
     found = limits(highest)
+    found.pop("sfu", None)  # what it does multiply-adds could do
     here = case.problem.gpus == 1 and not case.row.problem.streamed
     if case.row.cache == "warm" and here:
         found = {cause: seconds for cause, seconds in found.items() if cause == "compute"}
@@ -796,6 +808,11 @@ MADE = {
         "",
         "-k fast,beats_the_roof --shape 48x48x48,64x64x1 -p fp32 --cache warm "
         "--device fake:FakeDevice",
+    ),
+    "special functions": (
+        "[workloads.attention]\nshapes = ['64x64x4x2', '1x300x4x2']\ncausal = 'on'\n"
+        "precisions = ['fp32']\nkernels = ['fast']\n",
+        "--device fake:Special",
     ),
     "memory-bound": (MEMORY_BOUND, "--device fake:FakeDevice"),
     "warm": ("", "fft --sizes 16 -p fp32 --cache warm --device fake:FakeDevice"),

@@ -16,6 +16,7 @@ from typing import Any, Final
 from rooflab.errors import UsageError
 from rooflab.model.facts import Fact
 from rooflab.model.precision import PRECISIONS
+from rooflab.model.problem import SFU
 from rooflab.model.roofline import Ceiling, MissingCeiling, Provenance, Roofline
 
 Facts = Mapping[str, Fact]
@@ -123,7 +124,7 @@ def compute_ceilings(
     clock_mhz: float | None = None,
     provenance: Provenance = "derived",
 ) -> Limits:
-    """Compute limits in FLOP/s, keyed by precision.
+    """Compute limits in FLOP/s, keyed by precision; ``sfu`` in operations per second.
 
     Without ``clock_mhz`` the clock is NVML's maximum SM clock, so that no kernel exceeds a limit.
     If the product's datasheet assumes another clock, the ceiling has the datasheet's value too. If
@@ -158,8 +159,9 @@ def compute_ceilings(
             products = PRECISIONS[key].products if key in PRECISIONS else 1
             per_mhz = sms * flop_per_clock * 1e6 / products
             shared = f" / {products} products" if products > 1 else ""
+            rate_text = f"{flop_per_clock} {'operations' if key == SFU else 'FLOP'}/clock"
             # FP64's tensor cores run at the full clock: datasheets agree with NVML's maximum.
-            full = rate_key == "fp64_tensor" or (
+            full = rate_key in ("fp64_tensor", SFU) or (
                 key in PRECISIONS and not PRECISIONS[key].tensor_cores
             )
             assumed = datasheet and (datasheet.sm if full else datasheet.tensor)
@@ -169,7 +171,7 @@ def compute_ceilings(
                     key=key,
                     value=per_mhz * clock_mhz,
                     provenance=provenance,
-                    formula=f"{sms_text} × {flop_per_clock} FLOP/clock × {clock_mhz:g} MHz{shared}",
+                    formula=f"{sms_text} × {rate_text} × {clock_mhz:g} MHz{shared}",
                     caveat=caveat,
                     datasheet=per_mhz * assumed if assumed and assumed != clock_mhz else None,
                 )

@@ -8,7 +8,8 @@ from typing import Any, Final
 from rooflab.devices.cuda import driver
 from rooflab.kernels.base import Operands
 from rooflab.kernels.cuda_file.header import Header, Map
-from rooflab.model.problem import Problem
+from rooflab.model.precision import DataType, Precision
+from rooflab.model.problem import Operand, Problem
 
 POINTER_BYTES: Final = 8
 
@@ -85,14 +86,30 @@ def _listed(words: Iterable[object]) -> str:
     return ", ".join(map(str, words)) or "no"
 
 
+PLAIN: Final = {"int32": "int", "int64": "long long", "fp32": "float", "fp64": "double"}
+"""Types that no header has to define."""
+
+
+def _pointer(operand: Operand, precision: Precision) -> str:
+    """The type of an operand's argument."""
+    if operand.role == "in":
+        return f"const {_type(operand, precision.input, 'Input')}*"
+    return f"{_type(operand, precision.output, 'Output')}*"
+
+
+def _type(operand: Operand, usual: DataType, title: str) -> str:
+    """``title``, unless it has another type than is usual."""
+    return title if operand.type == usual else PLAIN.get(operand.type.name, title)
+
+
 def signature(problem: Problem) -> str:
     """A kernel's parameters in C++, with the types of types.cuh and without TMA descriptors."""
-    roles = {operand.name: operand.role for operand in problem.operands}
-    whole = {"int32": "int", "int64": "long long"}[problem.index_type]
+    operands = {operand.name: operand for operand in problem.operands}
+    whole = PLAIN[problem.index_type]
 
     def declared(name: str) -> str:
-        if name in roles:
-            return f"const Input* {name}" if roles[name] == "in" else f"Output* {name}"
+        if name in operands:
+            return f"{_pointer(operands[name], problem.precision)} {name}"
         return f"{whole if isinstance(getattr(problem, name), int) else 'Accumulate'} {name}"
 
     return f"({', '.join(map(declared, problem.argument_names))})"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
+from math import inf
 from typing import Any, Final
 
 from rooflab.devices.base import Device
@@ -13,7 +15,9 @@ from rooflab.devices.cpu.ceilings import fix_numba_threads
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.registry import register
+from rooflab.workloads.attention import Attention
 from rooflab.workloads.elementwise import Elementwise
+from rooflab.workloads.optimizers import AdamW
 from rooflab.workloads.spectral import COMPLEX, Filter
 
 FLOATS: Final = ("fp32", "fp64")
@@ -175,6 +179,91 @@ def numpy_rmsnorm(device: Device, operands: Operands) -> Launch:
     return launch
 
 
+@numpy_kernel(workload="layernorm")
+def numpy_layernorm(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, w, b, y) = device.arrays, operands.values()
+    epsilon = y.dtype.type(operands.problem.settings["epsilon"])
+
+    def launch() -> None:
+        off = x - x.mean(axis=1, keepdims=True)
+        numpy.multiply(off, off, out=y)
+        scale = numpy.sqrt(y.mean(axis=1, keepdims=True) + epsilon)
+        numpy.divide(off, scale, out=y)
+        numpy.multiply(y, w, out=y)
+        numpy.add(y, b, out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="cross_entropy")
+def numpy_cross_entropy(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, targets, y) = device.arrays, operands.values()
+    powers, rows = numpy.empty_like(x), numpy.arange(len(x))
+
+    def launch() -> None:
+        numpy.subtract(x, x.max(axis=1, keepdims=True), out=powers)
+        chosen = powers[rows, targets]
+        numpy.exp(powers, out=powers)
+        numpy.subtract(numpy.log(powers.sum(axis=1)), chosen, out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="adamw")
+def numpy_adamw(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, problem, (p, g, m, v) = device.arrays, operands.problem, operands.values()
+    assert isinstance(problem, AdamW)
+    root = numpy.empty_like(v)
+
+    def launch() -> None:
+        numpy.multiply(m, problem.beta1, out=m)
+        numpy.add(m, problem.rest1 * g, out=m)
+        numpy.multiply(v, problem.beta2, out=v)
+        numpy.add(v, problem.rest2 * (g * g), out=v)
+        numpy.sqrt(v, out=root)
+        numpy.multiply(root, problem.correction, out=root)
+        numpy.add(root, problem.epsilon, out=root)
+        numpy.multiply(p, problem.kept, out=p)
+        numpy.subtract(p, problem.rate * m / root, out=p)
+
+    return launch
+
+
+@numpy_kernel(workload="swiglu")
+def numpy_swiglu(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (gate, up, out) = device.arrays, operands.values()
+
+    def launch() -> None:
+        numpy.negative(gate, out=out)
+        with numpy.errstate(over="ignore"):  # the quotient is zero then
+            numpy.exp(out, out=out)
+        numpy.add(out, 1, out=out)
+        numpy.divide(gate, out, out=out)
+        numpy.multiply(out, up, out=out)
+
+    return launch
+
+
+@numpy_kernel(workload="rope")
+def numpy_rope(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, cos, sin, y) = device.arrays, operands.values()
+    half = x.shape[-1] // 2
+    a, b, first, second = x[..., :half], x[..., half:], y[..., :half], y[..., half:]
+
+    def launch() -> None:
+        numpy.multiply(a, cos, out=first)
+        numpy.subtract(first, b * sin, out=first)
+        numpy.multiply(b, cos, out=second)
+        numpy.add(second, a * sin, out=second)
+
+    return launch
+
+
 @numpy_kernel(workload="blur")
 def numpy_blur(device: Device, operands: Operands) -> Launch:
     """NumPy, a pass for each step."""
@@ -232,6 +321,58 @@ def numba_sum(device: Device, operands: Operands) -> Launch:
         total(parts, out=y[0, ...], dtype=y.dtype)
 
     launch()
+    return launch
+
+
+# Attention ---------------------------------------------------------------------------------------
+
+SCORES: Final = 2**19
+"""Scores that are computed at once: they stay in the caches of a core."""
+
+
+@numpy_kernel(workload="attention")
+def numpy_attention(device: Device, operands: Operands) -> Launch:
+    """NumPy's BLAS library, and passes over some scores at a time."""
+    problem, (q, k, v, o) = operands.problem, operands.values()
+    assert isinstance(problem, Attention)
+    some = max(1, SCORES // (problem.group * problem.keys))
+
+    def launch() -> None:
+        for z, head in product(range(problem.batch), range(problem.kv_heads)):
+            heads = slice(head * problem.group, (head + 1) * problem.group)
+            for start in range(0, problem.queries, some):
+                rows = slice(start, start + some)
+                given = q[z, heads, rows], k[z, head], v[z, head]
+                o[z, heads, rows] = _attended(device.arrays, problem, *given, start)
+
+    return launch
+
+
+def _attended(numpy: Any, problem: Attention, q: Any, k: Any, v: Any, start: int) -> Any:
+    """What the queries from ``start`` on, of the heads that share keys and values, find."""
+    group, rows, size = q.shape
+    last = numpy.arange(start, start + rows) + problem.keys - problem.queries
+    seen = int(last[-1]) + 1 if problem.masked else problem.keys
+    scores = (q * q.dtype.type(size**-0.5)).reshape(-1, size) @ k[:seen].T
+    if problem.masked:
+        scores.reshape(group, rows, seen)[:, numpy.arange(seen) > last[:, None]] = -inf
+    scores -= scores.max(axis=1, keepdims=True)
+    numpy.exp(scores, out=scores)
+    found = scores @ v[:seen]
+    found /= scores.sum(axis=1, keepdims=True)
+    return found.reshape(q.shape)
+
+
+@numba_kernel("numba", workload="attention")
+def numba_attention(device: Device, operands: Operands) -> Launch:
+    """A query at a time, all threads (Numba)."""
+    problem = operands.problem
+    assert isinstance(problem, Attention)
+    scale = operands.q.dtype.type(problem.head_size**-0.5)
+    attention = _numba("attention", device)[0].attention
+    launch = partial(attention, *operands.values(), scale, problem.masked)
+    element = [array[:1, :1, :1] for array in operands.values()]
+    attention(*element, scale, problem.masked)
     return launch
 
 

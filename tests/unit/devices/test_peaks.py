@@ -162,6 +162,13 @@ def test_a_whole_h200_has_a_roof_for_every_precision_and_its_memory(table: Devic
     assert all(PRECISIONS[limit.key].integer for limit in roofline.missing)
 
 
+def test_special_functions_are_sixteen_a_clock_and_run_at_the_full_one(table: DeviceTable) -> None:
+    one = only(derive(h200(), table), "sfu")
+    assert one.value == 132 * 16 * 1980e6
+    assert one.formula.endswith("132 SMs × 16 operations/clock × 1980 MHz")
+    assert (one.amount, one.datasheet) == ("4.18 Top/s", None)
+
+
 def test_integers_have_no_compute_roof_and_need_none(table: DeviceTable) -> None:
     roofline = derive(h200(), table)
     for name in ("int32", "int64"):

@@ -24,7 +24,10 @@ from rooflab.workloads.gemm import LAYOUTS
 REGISTRY = discover()
 KERNELS = ["naive", "tiled", "blas"]
 MEMORY = [
-    kernel for kernel in REGISTRY.all() if kernel.device_kind == "cpu" and kernel.workload != "gemm"
+    kernel
+    for kernel in REGISTRY.all()
+    if kernel.device_kind == "cpu" and kernel.workload != "gemm"
+    if kernel.backend != "torch" or not kernel.unavailable(None)
 ]
 
 
@@ -124,6 +127,14 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "gemv": [{"m": 1, "n": 1}, {"m": 65, "n": 257}, {"m": 257, "n": 3}],
     "softmax": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
     "rmsnorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
+    "layernorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
+    "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
+    "adamw": [{"elements": 1}, {"elements": 1001, "step": 1, "lr": 0.1}],
+    "swiglu": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
+    "rope": [
+        {"tokens": 1, "heads": 1, "head_size": 2},
+        {"tokens": 37, "heads": 3, "head_size": 6, "batch": 2},
+    ],
     "blur": [
         {"rows": 1, "columns": 1},
         {"rows": 1, "columns": 33},
@@ -139,6 +150,14 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"batch": 3, "n": 31, "threshold": 0.1, "cutoff": 0.3},
         {"batch": 5, "n": 64, "cutoff": 0.0},
         {"batch": 2, "n": 64, "threshold": -2.0, "cutoff": 2.0},
+    ],
+    "attention": [
+        {"queries": n, "keys": m, "heads": h, "kv_heads": kv, "head_size": d, "batch": z, **words}
+        for words in ({"causal": "off"}, {"causal": "on"})
+        for n, m, h, kv, d, z in (
+            *((1, 1, 1, 1, 1, 1), (33, 65, 6, 2, 7, 2), (1, 1030, 4, 1, 64, 3)),
+            (130, 130, 2, 2, 96, 1),
+        )
     ],
 }
 
@@ -174,6 +193,19 @@ def test_softmax_of_large_numbers_is_finite(device: CpuDevice) -> None:
         operands["x"][...] *= 1e4
         kernel(name, "softmax").prepare(device, operands)()
         assert verify(device, operands, 0).reason == "", name
+
+
+def test_attention_in_blocks_of_queries_is_right(
+    device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "SCORES", 1000)
+    for causal in ("off", "on"):
+        sizes = {"queries": 37, "keys": 41, "heads": 6, "kv_heads": 2, "head_size": 24}
+        problem = build("attention", "fp64", {**sizes, "batch": 2, "causal": causal})
+        operands = allocate(device, problem, 0)
+        poison(operands)
+        kernel("numpy", "attention").prepare(device, operands)()
+        assert verify(device, operands, 0).reason == ""
 
 
 # Registration ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from rooflab.measure.buffers import (
     guard_bytes,
     rotate,
 )
-from rooflab.model.encoding import count_nan
+from rooflab.model.encoding import count_nan, decode
 from rooflab.model.precision import BF16, FP8_E4M3, FP16, FP32, FP64, INT32, INT64, DataType
 from rooflab.model.problem import Operand, Role
 from rooflab.workloads import build
@@ -40,6 +40,33 @@ def overwritten(array: Any, offset: int) -> Iterator[None]:
     byte.value = before ^ 0x41
     yield
     byte.value = before
+
+
+# Numbers within limits ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fill", ["uniform", "normal", "ints", "zeros"])
+@pytest.mark.parametrize(("kind", "within"), [(INT32, (0, 6)), (INT64, (-2, 2)), (BF16, (0, 2))])
+def test_operands_with_limits_hold_numbers_within_them(
+    fill: str, kind: DataType, within: tuple[float, float]
+) -> None:
+    operand = Operand("targets", (3000,), kind, within=within)
+    strip = Strip(DEVICE, operand, 2)
+    strip.differ(DEVICE, 5, fill)
+    found = decode(np, strip.rows, kind)
+    assert found.min() == pytest.approx(within[0], abs=0.01)
+    assert found.max() == (within[0] if fill == "zeros" else pytest.approx(within[1], abs=0.01))
+    if kind.integer and fill != "zeros":
+        assert len(set(found.reshape(-1).tolist())) == within[1] - within[0] + 1
+
+
+def test_targets_are_columns_of_their_rows() -> None:
+    rotation = rotate(
+        DEVICE, build("cross_entropy", "bf16", {"rows": 999, "columns": 7}), 1, cold=True
+    )
+    first, second = rotation.copies[:2]
+    assert set(first.targets.tolist()) == set(range(7))
+    assert (first.targets == second.targets).all()
 
 
 # Guards ------------------------------------------------------------------------------------------

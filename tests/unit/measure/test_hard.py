@@ -135,14 +135,27 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "gemv": [{"m": 1, "n": 1}, {"m": 1, "n": 1000}, {"m": 129, "n": 1}, {"m": 37, "n": 513}],
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
-    **{name: list(ROWS) for name in ("softmax", "rmsnorm")},
+    **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm", "cross_entropy")},
+    "swiglu": list(VECTORS),
+    "adamw": [{"elements": n} for n in (1, 2, 1000)],
+    "rope": [
+        {"tokens": n, "heads": h, "head_size": d, "batch": z}
+        for n, h, d, z in ((1, 1, 2, 1), (3, 2, 10, 2), (70, 8, 64, 1))
+    ],
     "blur": [
         {"batch": batch, "rows": m, "columns": n}
         for batch, m, n in ((1, 1, 1), (1, 9, 1), (2, 1, 7), (5, 37, 13))
     ],
     **{name: list(MATRICES) for name in ("fft", "spectrum", "filter")},
+    "attention": [
+        {"queries": n, "keys": m, "heads": h, "kv_heads": kv, "head_size": d, "causal": causal}
+        for n, m, h, kv, d, causal in (
+            *((1, 1, 1, 1, 1, "off"), (1, 1, 2, 2, 64, "on"), (3, 40, 9, 3, 5, "off")),
+            *((16, 1000, 8, 8, 128, "on"), (200, 200, 9, 9, 16, "on")),
+        )
+    ],
 }
-PRODUCTS = ("gemm", "gemv", "spectrum")
+PRODUCTS = ("gemm", "gemv", "spectrum", "attention")
 INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
 """Workloads that are defined for integers."""
 
@@ -232,7 +245,10 @@ def room(problem: Problem) -> int:
     """How many parts may differ."""
     if problem.workload == "sum":
         return 1
+    if problem.workload == "attention":
+        return problem.extents["batch"] * problem.extents["kv_heads"]
     extent = {"gemm": "m", "add": "columns", "copy": "columns", "triad": "columns"}
+    extent["swiglu"] = "columns"
     return problem.extents[extent.get(problem.workload, next(iter(problem.extents)))]
 
 
@@ -274,6 +290,25 @@ def epsilon_outside(problem: Any, x: Mapping[str, Any]) -> Any:
 def half_squares(problem: Any, x: Mapping[str, Any]) -> Any:
     squares = half(half(x["x"]) ** 2)
     return x["w"] * x["x"] / np.sqrt(squares.mean(axis=1, keepdims=True) + problem.epsilon)
+
+
+def loss_without_maximum(problem: Problem, x: Mapping[str, Any]) -> Any:
+    kind = problem.precision.accumulate.storage
+    chosen = x["x"][np.arange(len(x["x"])), x["targets"]]
+    return np.log(np.exp(x["x"].astype(kind)).sum(axis=1)) - chosen
+
+
+def one_pass(problem: Any, x: Mapping[str, Any]) -> Any:
+    """The mean of the squares, less the square of the mean, in single precision."""
+    rows = single(x["x"])
+    mean = rows.mean(axis=1, keepdims=True)
+    variance = (rows * rows).mean(axis=1, keepdims=True) - mean * mean
+    return x["w"] * (rows - mean) / np.sqrt(variance + problem.epsilon) + x["b"]
+
+
+def of_large_exponentials(problem: Problem, x: Mapping[str, Any]) -> Any:
+    powers = np.exp(x["gate"].astype(problem.precision.accumulate.storage))
+    return x["gate"] * powers / (1 + powers) * x["up"]
 
 
 def one_accumulator(problem: Problem, x: Mapping[str, Any]) -> Any:
@@ -349,6 +384,38 @@ def scaled_by_the_largest(problem: Problem, x: Mapping[str, Any]) -> Any:
     return problem.reference(np, {"x": x["x"] / largest})["y"] * largest  # type: ignore[arg-type]
 
 
+def attending(problem: Problem, x: Mapping[str, Any], late: int = 0, shift: bool = True) -> Any:
+    """Attention with each query ``late`` keys further, with or without the largest score."""
+    q, k, v = x["q"], x["k"], x["v"]
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
+    scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
+    if problem.settings["causal"] == "on":
+        last = np.arange(q.shape[2]) + k.shape[2] - q.shape[2] + late
+        scores[..., np.arange(k.shape[2]) > last[:, None]] = -np.inf
+    scores = scores - shift * scores.max(axis=-1, keepdims=True)
+    weights = np.exp(single(scores))
+    return weights / weights.sum(axis=-1, keepdims=True) @ v
+
+
+def without_largest(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, x, shift=False)
+
+
+def one_key_further(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, x, late=1)
+
+
+def without_the_first_key(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, {**x, "k": x["k"][:, :, 1:], "v": x["v"][:, :, 1:]})
+
+
+def values_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, {**x, "v": half(x["v"])})
+
+
+MANY = {"queries": 4, "keys": 50_000, "heads": 8, "head_size": 16}
+
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "softmax": ("softmax", "fp32", {"rows": 40, "columns": 70}, without_maximum, "rows near -?110"),
     "softmax of one row": (
@@ -370,6 +437,18 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "narrow squares": (
         *("rmsnorm", "fp16", {"rows": 40, "columns": 70}, half_squares),
         "rows of large numbers|rows whose squares are below epsilon",
+    ),
+    "loss without maximum": (
+        *("cross_entropy", "fp64", {"rows": 40, "columns": 70}, loss_without_maximum),
+        "rows near -?1000|large number",
+    ),
+    "one pass": (
+        *("layernorm", "fp32", {"rows": 40, "columns": 70}, one_pass),
+        "rows far from zero",
+    ),
+    "large exponentials": (
+        *("swiglu", "fp32", {"columns": 70}, of_large_exponentials),
+        "gates far above zero",
     ),
     "one accumulator": ("sum", "fp32", {"elements": 2**22}, one_accumulator, "positive numbers"),
     "the last": ("sum", "fp32", {"elements": 1001}, without_the_last, "positive numbers"),
@@ -402,6 +481,26 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
         *("gemm", "int32", {"m": 60, "n": 50, "k": 64}, product_by_float),
         "rows of A with large numbers",
     ),
+    "without the largest score": (
+        *("attention", "bf16", {"queries": 8, "keys": 40, "causal": "on"}, without_largest),
+        "scores of -?110|a first key that decides|a last key that decides",
+    ),
+    "one key further": (
+        *("attention", "fp16", {"queries": 33, "keys": 40, "causal": "on"}, one_key_further),
+        "first queries|scores of|a last key that decides|large values|a first key",
+    ),
+    "one key further of many": (
+        *("attention", "bf16", {**MANY, "causal": "on"}, one_key_further),
+        "a last key that decides",
+    ),
+    "without the first key": (
+        *("attention", "bf16", MANY, without_the_first_key),
+        "a first key that decides",
+    ),
+    "narrow values": (
+        *("attention", "fp32", {"queries": 4, "keys": 100}, values_in_half),
+        "large values|a first key that decides|a last key that decides|scores of|first queries",
+    ),
     "dark outside": ("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, dark_outside, "ones"),
     "image of zeros": (
         *("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, scaled_by_the_largest),
@@ -425,7 +524,7 @@ def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
         operands[output][...] = encode(np, work(problem, inputs), types[output])
         expected = Expected(DEVICE, operands, seed, 2**30, hard)
         reason = expected.verdict(operands).reason
-        overflows = work is without_maximum and "are NaN" in reason
+        overflows = work in (without_maximum, without_largest) and "are NaN" in reason
         assert overflows or re.match(rf"on .*({title})", reason), reason
         assert any(re.search(title, one.title) for one in hard)
 

@@ -742,6 +742,15 @@ def test_numbers_that_replace_others_are_of_both_signs() -> None:
     assert max(found) == pytest.approx(inspection.STIRRED, rel=0.05)
 
 
+def test_numbers_that_replace_others_are_within_the_limits_of_an_operand() -> None:
+    problem = build("cross_entropy", "fp32", {"rows": 50, "columns": 3})
+    found: set[float] = set()
+    for seed in range(20):
+        _, new = inspection._stir(np, problem, Random(seed)).values["targets"]
+        found |= set(new.tolist())
+    assert found == {0, 1, 2}
+
+
 class Plain(Gemm):
     """A workload of a user, who says nothing of hard inputs."""
 

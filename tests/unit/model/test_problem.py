@@ -292,6 +292,14 @@ def test_build_takes_texts_and_numbers() -> None:
         ("gemm", {**EIGHT, "zzz": 1}, "gemm has no parameter 'zzz': there are m, n, k, batch"),
         ("gemm", {"m": 8, "n": 8}, "gemm needs K, the length of the sums"),
         ("softmax", {"rows": 8}, "softmax needs columns, the elements of a row"),
+        (
+            *("attention", {"queries": 8, "keys": 8, "heads": 12}),
+            "heads = 12 is not a multiple of kv_heads = 8: kv_heads can be 1, 2, 3, 4, 6, 12",
+        ),
+        (
+            *("attention", {"queries": 9, "keys": 8, "causal": "on"}),
+            "causal queries are among the keys: queries = 9 are more than keys = 8",
+        ),
         ("gemm", {**EIGHT, "m": 0}, "M = 0 is out of range"),
         ("gemm", {**EIGHT, "batch": 2**40}, "batch = 1099511627776 is out of range"),
         ("gem", EIGHT, r"no workload 'gem': did you mean gem. or gem.\?"),
@@ -344,6 +352,9 @@ def test_the_key_tells_every_parameter_apart() -> None:
         ("sum", {"elements": 5}, "5"),
         ("softmax", {"rows": 4, "columns": 4}, "4"),
         ("softmax", {"rows": 4, "columns": 1024}, "4x1024"),
+        ("attention", {"queries": 64, "keys": 64}, "64"),
+        ("attention", {"queries": 1, "keys": 64}, "1x64"),
+        ("attention", {"queries": 1, "keys": 64, "heads": 8, "batch": 2}, "1x64x8x8x128x2"),
     ],
 )
 def test_a_size_is_named_as_it_is_given(

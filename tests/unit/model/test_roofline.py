@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflab.model.problem import SFU
 from rooflab.model.roofline import (
     DISTURBED,
     Ceiling,
@@ -16,6 +17,7 @@ from rooflab.model.roofline import (
     Roofline,
     extremes,
 )
+from rooflab.workloads import build
 
 about: Any = pytest.approx
 
@@ -251,3 +253,29 @@ def test_a_roofline_is_completed_with_what_it_lacks() -> None:
     level = Ceiling("bandwidth", "L2", 1e12, "measured", "")
     again = replace(level, value=2e12)
     assert one.completed([level]).completed([again]).ceilings == (*one.ceilings, level)
+
+
+# Other units -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "bound"), [(1.5, 64, SFU), (8.0, 64, "compute"), (1.5, 256, "compute")]
+)
+def test_exponentials_bind_where_there_are_many_for_the_products(
+    rate: float, size: int, bound: str
+) -> None:
+    """One for each 4·size FLOPs; ``rate`` of them take as long as 512 FLOPs."""
+    unit = Ceiling("compute", SFU, rate * 1e12, "derived", "")
+    one = roofline(512e12, 1e15).with_limits(unit)
+    problem = build("attention", "fp32", {"queries": 99, "keys": 99, "head_size": size})
+    found, exponentials = one.of(problem), 32 * 99 * 99
+    assert found and found.bound == bound
+    seconds = max(exponentials / rate / 1e12, 4 * size * exponentials / 512e12)
+    assert found.us == about(1e6 * seconds)
+    assert unit.amount == f"{rate:.3g} Top/s"
+
+
+def test_a_device_without_such_a_ceiling_has_the_other_roofs() -> None:
+    one, problem = roofline(1e12, 1e12), build("attention", "fp32", {"queries": 9, "keys": 9})
+    assert one.of(problem) == one.roof("fp32", problem.flops, problem.traffic)
+    assert Roofline(()).of(problem) is None

@@ -15,9 +15,13 @@ from rooflab import figures
 from rooflab.errors import UsageError
 from rooflab.model.diagnosis import LATENCY
 from rooflab.model.facts import Fact
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import SFU
+from rooflab.model.roofline import Ceiling
 from rooflab.report import explain
 from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
 from rooflab.runs.store import Run, load
+from rooflab.workloads import build
 
 LADDER = load(measured.LADDER)
 """Without counters."""
@@ -233,3 +237,29 @@ def test_a_function_is_counted_where_it_lives() -> None:
         of_it = replace(row, problem=replace(row.problem, workload=workload))
         step: Any = explain._step
         assert step(other, of_it, given, verdict, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "step"), [(0.95, "compute some of the exponentials"), (0.85, "the next rung")]
+)
+def test_special_functions_limit_attention_with_small_heads(share: float, step: str) -> None:
+    shape = {"queries": 4096, "keys": 4096, "head_size": 32}
+    problem = build("attention", "fp16", shape)
+    manifest = COUNTED.manifest.model_copy()
+    unit = Ceiling("compute", SFU, 4e12, "derived", "")
+    manifest.roofline = manifest.roofline.with_limits(unit)
+    us = 32 * 4096**2 / 4e12 * 1e6
+    row = Measurement(
+        problem=problem.record,
+        kernel="flash",
+        backend="cuda",
+        status="ok",
+        flops=problem.flops,
+        bytes=problem.bytes,
+        time_us=us / share,
+    )
+    (one,) = explanations(replace(COUNTED, manifest=manifest, measurements=[row]))
+    assert one.verdict.bound == SFU
+    text = "\n".join(paragraphs(one))
+    assert "Limited by special functions: 537 Mop at 4 Top/s (derived)" in text
+    assert one.step.startswith(step), one.step

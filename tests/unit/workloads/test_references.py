@@ -7,6 +7,7 @@ import cmath
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -39,10 +40,24 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "sum": {"elements": 1001},
     "softmax": {"rows": 7, "columns": 61},
     "rmsnorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
+    "layernorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
+    "cross_entropy": {"rows": 7, "columns": 61},
+    "adamw": {"elements": 101, "lr": 0.1, "step": 3},
+    "swiglu": {"rows": 3, "columns": 41, "batch": 2},
+    "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
     "blur": {"batch": 3, "rows": 5, "columns": 7},
     "fft": {"batch": 3, "n": 6},
     "spectrum": {"batch": 2, "n": 5},
     "filter": {"batch": 2, "n": 6, "threshold": -0.25, "cutoff": 0.7},
+    "attention": {
+        "queries": 5,
+        "keys": 9,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": 8,
+        "batch": 2,
+        "causal": "on",
+    },
     "allreduce": {"elements": 101, "gpus": 3},
     "allgather": {"elements": 101, "gpus": 3},
 }
@@ -68,8 +83,8 @@ def computed(problem: Problem, seed: int = 5) -> Operands:
 
 
 def output(operands: Operands) -> Any:
-    """The array of the one output."""
-    (one,) = (one for one in operands.problem.operands if one.written)
+    """The array of the first output."""
+    one = next(one for one in operands.problem.operands if one.written)
     return operands[one.name]
 
 
@@ -105,7 +120,13 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("sum", "int64", 1001, 8 * 1002),
         ("softmax", "fp16_fp32", 5 * 427, 427 * (2 + 4)),
         ("rmsnorm", "bf16", 4 * 427, 2 * (2 * 427 + 61)),
+        ("layernorm", "bf16", 7 * 427, 2 * (2 * 427 + 2 * 61)),
+        ("cross_entropy", "fp16", 4 * 427, 2 * (427 + 7) + 4 * 7),
+        ("adamw", "bf16", 14 * 101, (2 * 2 + 2 + 4 * 4) * 101),
+        ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
+        ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
         ("blur", "fp16", 17 * 105, 2 * 2 * 105),
+        ("attention", "bf16", 4 * 8 * 8 * (5 + 6 + 7 + 8 + 9), 2 * 8 * 2 * (2 * 4 * 5 + 2 * 2 * 9)),
         ("fft", "fp64", 3 * round(5 * 36 * math.log2(36)), 2 * 3 * 36 * 16),
         ("spectrum", "fp32", 2 * (8 * 125 + round(5 * 25 * math.log2(25))), 3 * 2 * 25 * 8),
         ("filter", "fp32", 2 * (round(5 * 36 * math.log2(36)) + 3 * 36), 2 * 2 * 36 * 4),
@@ -151,15 +172,76 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
         return np.array(flat).reshape(a.shape)
     if problem.workload in ("blur", "fft", "spectrum", "filter"):
         return batch_loops(problem, inputs)
+    if problem.workload == "attention":
+        return attention_loops(problem, inputs)
+    if problem.workload in ("swiglu", "rope", "adamw"):
+        return layer_loops(problem, inputs)
+    return row_loops(problem, inputs)
+
+
+def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Row by row."""
+    settings: Any = problem.settings
+    if problem.workload == "cross_entropy":
+        pairs = zip(inputs["x"], inputs["targets"].astype(int), strict=True)
+        return np.array([math.log(math.fsum(np.exp(row))) - row[target] for row, target in pairs])
     made = np.empty(inputs["x"].shape)
     for row, out in zip(inputs["x"], made, strict=True):
         if problem.workload == "softmax":
             powers = [math.exp(x) for x in row]
             out[:] = [power / math.fsum(powers) for power in powers]
+        elif problem.workload == "layernorm":
+            mean = math.fsum(row) / len(row)
+            variance = math.fsum((x - mean) ** 2 for x in row) / len(row)
+            scale = 1 / math.sqrt(variance + settings["epsilon"])
+            each = zip(row, inputs["w"], inputs["b"], strict=True)
+            out[:] = [w * (x - mean) * scale + b for x, w, b in each]
         else:
             mean = math.fsum(x * x for x in row) / len(row)
             scale = 1 / math.sqrt(mean + settings["epsilon"])
             out[:] = [w * x * scale for x, w in zip(row, inputs["w"], strict=True)]
+    return made
+
+
+def stepped(given: Any, p: float, g: float, m: float, v: float) -> float:
+    """A parameter after a step of AdamW, as in algorithm 2 of its paper."""
+    m = given["beta1"] * m + (1 - given["beta1"]) * g
+    v = given["beta2"] * v + (1 - given["beta2"]) * g**2
+    m /= 1 - given["beta1"] ** given["step"]
+    v /= 1 - given["beta2"] ** given["step"]
+    step: float = given["lr"] * (m / (math.sqrt(v) + given["epsilon"]) + given["decay"] * p)
+    return p - step
+
+
+def layer_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Element by element, or turned as complex numbers."""
+    if problem.workload == "adamw":
+        return np.array(list(map(partial(stepped, problem.settings), *inputs.values())))
+    if problem.workload == "swiglu":
+        pairs = zip(inputs["gate"].reshape(-1), inputs["up"].reshape(-1), strict=True)
+        made = np.array([gate / (1 + math.exp(-gate)) * up for gate, up in pairs])
+        return made.reshape(inputs["gate"].shape)
+    x, half = inputs["x"], problem.extents["head_size"] // 2
+    made = np.empty(x.shape)
+    for z, head, token, i in np.ndindex(*x.shape[:3], half):
+        turn = complex(inputs["cos"][token, i], inputs["sin"][token, i])
+        turned = complex(x[z, head, token, i], x[z, head, token, i + half]) * turn
+        made[z, head, token, [i, i + half]] = turned.real, turned.imag
+    return made
+
+
+def attention_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Query by query, over the keys that it sees."""
+    q, k, v = inputs["q"], inputs["k"], inputs["v"]
+    made = np.empty(q.shape)
+    group, later = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2]
+    for z, head, i in np.ndindex(*q.shape[:3]):
+        seen = range(later + i + 1 if problem.settings["causal"] == "on" else k.shape[2])
+        scores = [math.fsum(q[z, head, i] * k[z, head // group, j]) for j in seen]
+        weights = [math.exp(score / math.sqrt(q.shape[3])) for score in scores]
+        for c in range(q.shape[3]):
+            values = [w * v[z, head // group, j, c] for j, w in zip(seen, weights, strict=True)]
+            made[z, head, i, c] = math.fsum(values) / math.fsum(weights)
     return made
 
 
@@ -322,6 +404,26 @@ def test_rounding_of_one_digit_too_many_is_found(workload: str) -> None:
     bits = output(operands).view(np.uint32)
     bits &= np.uint32(0xFFFFE000)
     assert verify(DEVICE, operands, 0).reason
+
+
+@pytest.mark.parametrize("name", ["m", "v"])
+def test_moments_in_half_precision_are_found_beside_parameters_in_it(name: str) -> None:
+    operands = computed(build("adamw", "bf16", {"elements": 1000}))
+    assert verify(DEVICE, operands, 0).reason == ""
+    operands[name].view(np.uint32)[:] &= np.uint32(0xFFFF0000)
+    assert verify(DEVICE, operands, 0).reason.startswith("relative error")
+
+
+@pytest.mark.parametrize("name", ["beta1", "beta2", "step"])
+def test_shares_and_steps_of_adamw_are_checked(name: str) -> None:
+    for value in (-0.5, 1.0) if name != "step" else (0.0,):
+        with pytest.raises(UsageError, match=f"^{name} = "):
+            build("adamw", "fp32", {"elements": 4, name: value})
+
+
+def test_heads_of_rope_have_halves() -> None:
+    with pytest.raises(UsageError, match="head_size = 7 has no halves: give an even number"):
+        build("rope", "fp32", {"tokens": 4, "head_size": 7})
 
 
 def test_a_copy_must_be_exact() -> None:

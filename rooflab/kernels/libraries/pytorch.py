@@ -1,0 +1,244 @@
+"""PyTorch's kernels: the backends of its attention, and layers as they are and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any, Final
+
+from rooflab.devices.base import Device
+from rooflab.errors import KernelError
+from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.libraries.cuda import guarded, needs
+from rooflab.kernels.registry import register
+from rooflab.model.precision import BF16
+from rooflab.workloads.attention import Attention
+from rooflab.workloads.optimizers import AdamW
+
+BACKENDS: Final = {
+    "cudnn": "CUDNN_ATTENTION",
+    "flash": "FLASH_ATTENTION",
+    "math": "MATH",
+}
+"""Names of ``torch.nn.attention.SDPBackend``."""
+
+
+def without_torch(device: Device | None) -> str:
+    """Why no kernel of PyTorch can run, empty if one can."""
+    return "" if find_spec("torch") else "PyTorch is not installed: pip install torch"
+
+
+def without_torch_on_a_gpu(device: Device | None) -> str:
+    """The same for GPUs."""
+    return needs()(device) or without_torch(device)
+
+
+def _version() -> str:
+    return f"PyTorch {version('torch')}"
+
+
+def _tensor(array: Any, bits: bool) -> Any:
+    """A tensor on the memory of an array; BF16 is stored as ``bits``."""
+    import torch
+
+    shared = torch.from_dlpack(array)
+    return shared.view(torch.bfloat16) if bits else shared
+
+
+def _mask(torch: Any, backend: str, problem: Attention, on: Any) -> dict[str, Any]:
+    """The arguments that say what a query sees.
+
+    ``is_causal`` aligns queries at the first key. One query sees all keys.
+    """
+    queries, keys = problem.queries, problem.keys
+    if not problem.masked or queries == 1:
+        return {}
+    if queries == keys:
+        return {"is_causal": True}
+    if backend == "flash" and on.type == "cuda":
+        return {"attn_mask": torch.nn.attention.bias.causal_lower_right(queries, keys)}
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=on)
+    return {"attn_mask": seen.tril(keys - queries)}
+
+
+def _queue(torch: Any, device: Device) -> AbstractContextManager[Any]:
+    """Work in it is for rooflab's stream."""
+    if device.kind == "cpu":
+        threads = device.fact("threads")
+        torch.set_num_threads(threads if isinstance(threads, int) else 1)
+        return nullcontext()
+    if not torch.cuda.is_available():
+        raise KernelError(
+            "this PyTorch has no CUDA, or none that fits the driver: pip install torch"
+        )
+    queue: AbstractContextManager[Any] = torch.cuda.stream(
+        torch.cuda.ExternalStream(device.stream.ptr)
+    )
+    return queue
+
+
+def attention(backend: str, device: Device, operands: Operands) -> Launch:
+    """Heads that share keys are ``enable_gqa``; there is no ``out``, so the result is copied."""
+    import torch
+    import torch.nn.attention.bias
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    problem = operands.problem
+    assert isinstance(problem, Attention)
+    bits = problem.precision.name == "bf16"
+    q, k, v, o = (_tensor(array, bits) for array in operands.values())
+    queue, chosen = _queue(torch, device), getattr(SDPBackend, BACKENDS[backend])
+    attend = partial(
+        torch.nn.functional.scaled_dot_product_attention,
+        *(q, k, v),
+        enable_gqa=problem.group > 1,
+        **_mask(torch, backend, problem, q.device),
+    )
+
+    def call() -> None:
+        with queue, torch.no_grad(), sdpa_kernel(chosen):
+            o.copy_(attend())
+
+    return guarded(call, RuntimeError, f"PyTorch's {backend} attention", alive=operands)
+
+
+def _add(device_kind: str, name: str, title: str, *precisions: str, **facts: Any) -> None:
+    register(
+        f"torch_{name}",
+        title=f"PyTorch's attention, {title}, and a copy of the result",
+        workload="attention",
+        backend="torch",
+        library=True,
+        device_kind=device_kind,
+        precisions=precisions,
+        compiler=_version,
+        fingerprint=_version,
+        unavailable=without_torch if device_kind == "cpu" else without_torch_on_a_gpu,
+        **facts,
+    )(partial(attention, name))
+
+
+def _aligned(most: int) -> Any:
+    """Why a tensor-core backend does not support a problem."""
+
+    def refuses(problem: Any) -> str:
+        if problem.head_size % 8 or problem.head_size > most:
+            return f"head_size must be a multiple of 8, at most {most}"
+        return ""
+
+    return refuses
+
+
+_add("cuda", "cudnn", "by cuDNN", "fp16", "bf16", unsupported=_aligned(256))
+_add("cuda", "flash", "FlashAttention-2", "fp16", "bf16", unsupported=_aligned(256))
+_add("cuda", "math", "a kernel for each step", "fp64", "fp32", "fp16", "bf16")
+_add("cpu", "flash", "in blocks", "fp64", "fp32")
+_add("cpu", "math", "a pass for each step", "fp64", "fp32")
+
+
+# Other layers ------------------------------------------------------------------------------------
+
+
+def _layernorm(torch: Any, problem: Any, x: Any, w: Any, b: Any, y: Any) -> None:
+    y.copy_(torch.nn.functional.layer_norm(x, (problem.columns,), w, b, problem.epsilon))
+
+
+def _cross_entropy(torch: Any, problem: Any, x: Any, targets: Any, y: Any) -> None:
+    y.copy_(torch.nn.functional.cross_entropy(x, targets.long(), reduction="none"))
+
+
+def _swiglu(torch: Any, problem: Any, gate: Any, up: Any, out: Any) -> None:
+    out.copy_(torch.nn.functional.silu(gate) * up)
+
+
+def _rope(torch: Any, problem: Any, x: Any, cos: Any, sin: Any, y: Any) -> None:
+    first, second = x.chunk(2, dim=-1)
+    y[..., : problem.half] = first * cos - second * sin
+    y[..., problem.half :] = second * cos + first * sin
+
+
+LAYERS: Final[dict[str, Callable[..., None]]] = {
+    "layernorm": _layernorm,
+    "cross_entropy": _cross_entropy,
+    "swiglu": _swiglu,
+    "rope": _rope,
+}
+"""What PyTorch does for a workload, by its name."""
+
+
+def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
+    """A layer with a copy of its result, which ``torch.compile`` makes a part of the kernel."""
+    import torch
+
+    problem, queue = operands.problem, _queue(torch, device)
+    work = partial(LAYERS[problem.workload], torch, problem)
+    work = torch.compile(work, dynamic=False) if compiled else work
+    tensors = [_tensor(operands[one.name], one.type == BF16) for one in problem.operands]
+
+    def call() -> None:
+        with queue, torch.no_grad():
+            work(*tensors)
+
+    told = f"PyTorch's {problem.workload}"
+    launch = guarded(call, RuntimeError, told, alive=operands)
+    if compiled:
+        launch()
+    return launch
+
+
+def fused_adamw(device: Device, operands: Operands) -> Launch:
+    """The kernel of ``torch.optim.AdamW(fused=True)``, which updates in place."""
+    import torch
+
+    problem, queue = operands.problem, _queue(torch, device)
+    assert isinstance(problem, AdamW)
+    p, g, m, v = (_tensor(array, False) for array in operands.values())
+    step = torch.full((), problem.step, dtype=torch.float32, device=p.device)
+    names = {"lr": problem.lr, "beta1": problem.beta1, "beta2": problem.beta2}
+    names |= {"weight_decay": problem.decay, "eps": problem.epsilon}
+    names |= {"amsgrad": False, "maximize": False}
+
+    def call() -> None:
+        with queue, torch.no_grad():
+            torch._fused_adamw_([p], [g], [m], [v], [], [step], **names)
+
+    return guarded(call, RuntimeError, "PyTorch's fused AdamW", alive=operands)
+
+
+for _kind in ("cuda", "cpu"):
+    register(
+        "torch_fused",
+        title="PyTorch's fused AdamW",
+        workload="adamw",
+        backend="torch",
+        library=True,
+        device_kind=_kind,
+        precisions=("fp64", "fp32"),
+        compiler=_version,
+        fingerprint=_version,
+        unavailable=without_torch if _kind == "cpu" else without_torch_on_a_gpu,
+    )(fused_adamw)
+
+
+def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:
+    register(
+        "torch_compiled" if compiled else "torch",
+        title="torch.compile" if compiled else "PyTorch, and a copy of the result",
+        workload=workload,
+        backend="torch",
+        library=True,
+        device_kind=device_kind,
+        precisions=precisions,
+        compiler=_version,
+        fingerprint=_version,
+        unavailable=without_torch if device_kind == "cpu" else without_torch_on_a_gpu,
+    )(partial(layer, compiled))
+
+
+for _workload in LAYERS:
+    _add_layer(_workload, "cuda", False, "fp64", "fp32", "fp16", "bf16")
+    _add_layer(_workload, "cuda", True, "fp64", "fp32", "fp16", "bf16")
+    _add_layer(_workload, "cpu", False, "fp64", "fp32")

@@ -1,0 +1,183 @@
+"""Layers of a language model between its products: SwiGLU and rotary embedding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from rooflab.errors import UsageError
+from rooflab.model.problem import (
+    PIECE_ELEMENTS,
+    SFU,
+    Hard,
+    Index,
+    Inputs,
+    Operand,
+    Piece,
+    Problem,
+    boxes,
+    extent,
+    in_and_out,
+    scattered,
+)
+from rooflab.workloads.elementwise import Elementwise
+
+ALL: Final = slice(None)
+
+FAR: Final = {4: 110.0, 8: 1000.0}
+"""Numbers whose exponentials overflow, and vanish with a minus, by bytes of the sums."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwiGlu(Elementwise):
+    """The gate of a feed-forward layer: Shazeer, "GLU Variants Improve Transformer", 2020."""
+
+    workload: ClassVar = "swiglu"
+    title: ClassVar = "SwiGLU: silu of a gate times another array"
+    formula: ClassVar = "out = gate / (1 + exp(-gate)) · up"
+    work: ClassVar = "4·elements"
+    names: ClassVar = ("gate", "up", "out")
+    arguments: ClassVar = ("elements", "gate", "up", "out")
+
+    @property
+    def flops(self) -> int:
+        """Exponential, addition, division and multiplication, one each per element."""
+        return 4 * self.elements
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """One exponential, or one hyperbolic tangent, for each element."""
+        return {SFU: self.elements}
+
+    @property
+    def tolerance(self) -> float:
+        """As in softmax: a fast exponential is off by a few roundings, more for large numbers."""
+        return self.precision.rounding(32)
+
+    def magnitude(self, rms: Mapping[str, float]) -> float:
+        """The smallest normal number of FP32: smaller results may be zero."""
+        return 2.0**-126
+
+    def hard_elements(self) -> dict[str, dict[str, float]]:
+        """Gates whose exponentials overflow, and gates of which little is left."""
+        far, small = FAR[self.precision.accumulate.bytes], 1 / self.precision.input.scale
+        gates = {"gates far above zero": far, "gates far below zero": -far, "gates of -8": -8.0}
+        gates |= {"small gates": small, "gates of zero": 0.0}
+        return {title: {"gate": gate, "up": 0.75} for title, gate in gates.items()}
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """By exponentials of negative numbers, which do not overflow."""
+        gate = inputs["gate"]
+        logistic = arrays.exp(arrays.minimum(gate, 0)) / (1 + arrays.exp(-abs(gate)))
+        return {"out": gate * logistic * inputs["up"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope(Problem):
+    """Tells attention where a token is: Su et al., "RoFormer", 2021.
+
+    X and Y have the shape (batch, heads, tokens, head_size), ``cos`` and ``sin`` (tokens,
+    head_size / 2), as a model computes them once. A pair is an element of the first half of a head
+    and the one at the same place in the second half, as in Llama. The default heads are those of
+    the queries of an 8B model.
+    """
+
+    workload: ClassVar = "rope"
+    title: ClassVar = "rotary embedding"
+    formula: ClassVar = "y₁ = x₁·cos - x₂·sin, y₂ = x₂·cos + x₁·sin, of the halves of each head"
+    work: ClassVar = "3·batch·heads·tokens·head_size"
+    sizes: ClassVar = ("tokens",)
+    arguments: ClassVar = ("pairs", "tokens", "half", "x", "cos", "sin", "y")
+
+    tokens: int = extent("tokens, each with angles of its own")
+    heads: int = extent("heads", 32)
+    head_size: int = extent("numbers of a head", 128)
+    batch: int = extent("number of sequences", 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_size % 2:
+            raise UsageError(f"head_size = {self.head_size} has no halves: give an even number")
+
+    @property
+    def half(self) -> int:
+        """Pairs of a head."""
+        return self.head_size // 2
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of all heads."""
+        return self.batch * self.heads * self.tokens * self.half
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The heads, cosine and sine of each angle, the turned heads."""
+        shape, angles = (self.batch, self.heads, self.tokens, self.head_size), self.angles
+        return in_and_out(self.precision, x=shape, cos=angles, sin=angles, y=shape)
+
+    @property
+    def angles(self) -> tuple[int, int]:
+        """The shape of the tables."""
+        return (self.tokens, self.half)
+
+    @property
+    def flops(self) -> int:
+        """Four multiplications, an addition and a subtraction for each pair."""
+        return 6 * self.pairs
+
+    @property
+    def tolerance(self) -> float:
+        """Two products and their sum: three roundings in the accumulate type, one to the output."""
+        return self.precision.rounding(3)
+
+    def magnitude(self, rms: Mapping[str, float]) -> float:
+        """Of the products, which may cancel."""
+        return rms["x"] * max(rms["cos"], rms["sin"])
+
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """Blocks tile the pairs."""
+        return (self.pairs,)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Each pair turned by its angle."""
+        x, cos, sin = inputs["x"], inputs["cos"], inputs["sin"]
+        half = x.shape[-1] // 2
+        first, second = x[..., :half], x[..., half:]
+        turned = (first * cos - second * sin, second * cos + first * sin)
+        return {"y": arrays.concatenate(turned, axis=-1)}
+
+    # Verification.
+
+    def _piece(self, sequences: Any, heads: Any, tokens: Any) -> Piece:
+        """Some tokens of some heads, and their angles."""
+        x: Index = (sequences, heads, tokens, ALL)
+        return Piece({"x": x, "y": x, "cos": (tokens, ALL), "sin": (tokens, ALL)})
+
+    def pieces(self, draw: random.Random) -> Iterator[Piece]:
+        """Every element, box by box."""
+        most = max(1, PIECE_ELEMENTS // self.head_size)
+        for box in boxes((self.batch, self.heads, self.tokens), most):
+            yield self._piece(*box)
+
+    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
+        """Some tokens of each kind, in one head."""
+        sequence, head = draw.randrange(self.batch), draw.randrange(self.heads)
+        kinds = self.hard_tokens()
+        for title, tokens in scattered(draw, self.tokens, sorted(kinds)).items():
+            one = slice(sequence, sequence + 1), slice(head, head + 1)
+            piece = self._piece(*one, tokens)
+            values = {name: (piece.select[name], n) for name, n in kinds[title].items()}
+            yield Hard(title, values, piece)
+
+    def hard_tokens(self) -> dict[str, dict[str, float]]:
+        """By title the number in each input."""
+        scale = self.precision.input.scale
+        return {
+            "large numbers": {"x": scale},
+            "small numbers": {"x": 1 / scale},
+            "quarter turns": {"cos": 0.0, "sin": 1.0},
+            "turns that cancel": {"x": 0.75, "cos": 0.5, "sin": 0.5},
+        }

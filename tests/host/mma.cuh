@@ -1,0 +1,66 @@
+// kernels/include/mma.cuh on the CPU, for FP16. A warp's lanes tell each other what they hold. Copies
+// are made when they are waited for.
+#pragma once
+
+#include "shared_address.cuh"
+#include "types.cuh"
+
+template <int BYTES>
+inline void copy_async(SharedAddress to, const void* from, bool inside) {
+    copy_async<BYTES>(to, from, inside ? BYTES : 0);
+}
+inline void copy_commit() { commit_copies(); }
+template <int PENDING>
+inline void copy_wait() {
+    wait_for_copies<PENDING>();
+}
+
+inline int lane_of_warp() { return threadIdx.x % 32; }
+
+// A lane has row l / 4 of each matrix, 4 bytes at l % 4, or the same of the transposed matrix.
+inline void load(unsigned (&to)[4], SharedAddress row, bool transposed) {
+    const int lane = lane_of_warp(), group = lane / 4, place = lane % 4;
+    if (row % 16) std::abort();
+    warp->addresses[lane] = row;
+    __syncwarp();
+    for (int matrix = 0; matrix < 4; ++matrix) {
+        unsigned short pair[2];
+        for (int i = 0; i < 2; ++i) {
+            const int from = transposed ? 2 * place + i : group, at = transposed ? group : 2 * place + i;
+            std::memcpy(&pair[i], reinterpret_cast<void*>(warp->addresses[matrix * 8 + from] + 2 * at), 2);
+        }
+        std::memcpy(&to[matrix], pair, 4);
+    }
+    __syncwarp();
+}
+inline void load_matrices(unsigned (&to)[4], SharedAddress row) { load(to, row, false); }
+inline void load_transposed(unsigned (&to)[4], SharedAddress row) { load(to, row, true); }
+
+inline unsigned pack_pair(float low, float high) {
+    const Input pair[2] = {Input(low), Input(high)};
+    unsigned packed;
+    std::memcpy(&packed, pair, 4);
+    return packed;
+}
+
+// Half `half` of a register of another lane.
+inline float held(int lane, int number, int half) {
+    Input pair[2];
+    std::memcpy(pair, &warp->registers[lane][number], 4);
+    return pair[half];
+}
+
+inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
+    const int lane = lane_of_warp();
+    std::copy(a, a + 4, warp->registers[lane]);
+    std::copy(b, b + 2, warp->registers[lane] + 4);
+    __syncwarp();
+    for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 16; ++k) {
+            const int at = k % 8 / 2, of_a = row / 8 + k / 8 * 2, of_b = 4 + k / 8;
+            c[i] += held(row % 8 * 4 + at, of_a, k % 2) * held(column * 4 + at, of_b, k % 2);
+        }
+    }
+    __syncwarp();
+}

@@ -1,0 +1,42 @@
+// Runs the kernel ENTRY of the file SOURCE, whatever it takes. Arguments: the grid (x y z), threads of a
+// block, then one for each argument of the kernel: a number, or the bytes of an operand. All operands come
+// from the standard input, in their order, and go to the standard output.
+#include "cuda.hpp"
+
+#include SOURCE
+
+#include "run.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+std::deque<std::vector<unsigned char>> operands;
+
+template <typename Type>
+Type argument(const char* text) {
+    if constexpr (std::is_pointer_v<Type>) {
+        auto& bytes = operands.emplace_back(std::atoll(text));
+        if (std::fread(bytes.data(), 1, bytes.size(), stdin) != bytes.size()) std::exit(2);
+        return reinterpret_cast<Type>(bytes.data());
+    } else {
+        return static_cast<Type>(std::atof(text));
+    }
+}
+
+template <typename... Types>
+std::tuple<Types...> arguments(void (*)(Types...), char** text) {
+    return {argument<Types>(*text++)...};  // from left to right
+}
+
+int main(int, char** text) {
+    const auto number = [&](int i) { return unsigned(std::atoi(text[i])); };
+    gridDim = {number(1), number(2), number(3)};
+    blockDim = {number(4), 1, 1};
+    const auto given = arguments(ENTRY, text + 5);
+    run_blocks(1, 16, [&] { std::apply(ENTRY, given); });
+    for (const auto& bytes : operands) std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+}

@@ -1,0 +1,282 @@
+"""PyTorch's kernels on a stand-in that does what PyTorch documents."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import fake
+import numpy as np
+import pytest
+
+from rooflab.errors import KernelError
+from rooflab.kernels.base import Kernel, Operands
+from rooflab.kernels.libraries import pytorch
+from rooflab.kernels.sources import discover
+from rooflab.measure.buffers import allocate, poison
+from rooflab.measure.verify import verify
+from rooflab.model.encoding import decode, encode
+from rooflab.model.precision import BF16
+from rooflab.model.problem import Problem
+from rooflab.workloads import build
+
+KERNELS = [one for one in discover().all() if one.backend == "torch"]
+ALL_ON_GPUS = [one for one in KERNELS if one.device_kind == "cuda"]
+ON_GPUS = [one for one in ALL_ON_GPUS if one.workload == "attention"]
+LAYERS = [one for one in ALL_ON_GPUS if one.workload != "attention"]
+
+
+class Tensor:
+    """An array, whose numbers may be stored as bits."""
+
+    def __init__(self, array: Any, bits: bool = False) -> None:
+        self.array, self.bits = array, bits
+        self.device = SimpleNamespace(type="cuda")
+
+    @property
+    def numbers(self) -> Any:
+        return decode(np, self.array, BF16) if self.bits else self.array.astype(float)
+
+    def view(self, kind: str) -> Tensor:
+        assert (kind, self.array.dtype) == ("bfloat16", np.uint16)
+        return Tensor(self.array, bits=True)
+
+    def copy_(self, numbers: Any) -> None:
+        self.array[...] = encode(np, numbers, BF16) if self.bits else numbers
+
+    __array_ufunc__ = None  # numbers times a tensor are numbers
+
+    def __mul__(self, other: Any) -> Any:
+        return self.numbers * getattr(other, "numbers", other)
+
+    __rmul__ = __mul__
+
+    def __setitem__(self, index: Any, numbers: Any) -> None:
+        Tensor(self.array[index], self.bits).copy_(numbers)
+
+    def long(self) -> Tensor:
+        assert self.array.dtype == np.int32
+        return self
+
+    def chunk(self, count: int, dim: int) -> list[Tensor]:
+        return [Tensor(part, self.bits) for part in np.split(self.array, count, dim)]
+
+    def tril(self, diagonal: int) -> Tensor:
+        return Tensor(np.tril(self.array, diagonal))
+
+
+class Torch:
+    """What was called, and whether it was on the stream."""
+
+    def __init__(self) -> None:
+        self.stream = ""
+        self.backend = ""
+        self.compiled = 0
+        self.masks: list[str] = []
+
+    def attend(
+        self, q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False, **words: bool
+    ) -> Any:
+        assert self.stream == "rooflab's"
+        group = q.numbers.shape[1] // k.numbers.shape[1]
+        assert words == {"enable_gqa": group > 1}
+        keys, values = (one.numbers.repeat(group, axis=1) for one in (k, v))
+        scores = q.numbers @ keys.swapaxes(2, 3) / np.sqrt(q.numbers.shape[3])
+        seen = np.ones(scores.shape[2:], bool)
+        if is_causal:
+            seen = np.tril(seen)
+        elif isinstance(attn_mask, tuple):
+            assert attn_mask[:2] == seen.shape
+            seen = np.tril(seen, attn_mask[1] - attn_mask[0])
+        elif attn_mask is not None:
+            seen = attn_mask.array
+        self.masks.append("causal" if is_causal else type(attn_mask).__name__)
+        weights = np.exp(np.where(seen, scores, -np.inf))
+        return weights / weights.sum(axis=-1, keepdims=True) @ values
+
+    def layer_norm(self, x: Any, shape: Any, w: Any, b: Any, epsilon: float) -> Any:
+        assert self.stream == "rooflab's" and shape == w.numbers.shape
+        off = x.numbers - x.numbers.mean(axis=1, keepdims=True)
+        variance = (off**2).mean(axis=1, keepdims=True)
+        return off / np.sqrt(variance + epsilon) * w.numbers + b.numbers
+
+    def cross_entropy(self, x: Any, targets: Any, reduction: str) -> Any:
+        assert self.stream == "rooflab's" and reduction == "none"
+        sums = np.log(np.exp(x.numbers).sum(axis=1))
+        return sums - x.numbers[np.arange(len(sums)), targets.array]
+
+    def fused_adamw(self, *lists: list[Any], **given: Any) -> None:
+        assert self.stream == "rooflab's" and not given["amsgrad"] and not given["maximize"]
+        (p,), (g,), (m,), (v,), none, (step,) = lists
+        assert none == []
+        m.copy_(given["beta1"] * m.numbers + (1 - given["beta1"]) * g.numbers)
+        v.copy_(given["beta2"] * v.numbers + (1 - given["beta2"]) * g.numbers**2)
+        first = m.numbers / (1 - given["beta1"] ** step)
+        root = np.sqrt(v.numbers / (1 - given["beta2"] ** step)) + given["eps"]
+        p.copy_(p.numbers - given["lr"] * (first / root + given["weight_decay"] * p.numbers))
+
+    def silu(self, x: Any) -> Any:
+        assert self.stream == "rooflab's"
+        return x.numbers / (1 + np.exp(-x.numbers))
+
+    def compile(self, function: Any, dynamic: bool) -> Any:
+        assert not dynamic
+        self.compiled += 1
+        return function
+
+    def on(self, stream: str) -> Queue:
+        return Queue(self, stream)
+
+    @contextmanager
+    def choose(self, backend: str) -> Iterator[None]:
+        self.backend = backend
+        yield
+
+
+class Queue:
+    """The context of a stream, which may be entered again."""
+
+    def __init__(self, torch: Torch, stream: str) -> None:
+        self.torch, self.stream = torch, stream
+
+    def __enter__(self) -> None:
+        self.torch.stream = self.stream
+
+    def __exit__(self, *_: object) -> None:
+        self.torch.stream = ""
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+    """The stand-in, in the place of the package."""
+    here = Torch()
+    module, attention, bias = (ModuleType(f"torch{name}") for name in ("", ".nn.attention", ".b"))
+    cuda = SimpleNamespace(
+        is_available=lambda: True, ExternalStream=lambda ptr: f"rooflab's{ptr}", stream=here.on
+    )
+    functional = SimpleNamespace(
+        scaled_dot_product_attention=here.attend,
+        layer_norm=here.layer_norm,
+        cross_entropy=here.cross_entropy,
+        silu=here.silu,
+    )
+    vars(bias).update(causal_lower_right=lambda queries, keys: (queries, keys))
+    names = {name: name for name in pytorch.BACKENDS.values()}
+    vars(attention).update(SDPBackend=SimpleNamespace(**names), sdpa_kernel=here.choose, bias=bias)
+    vars(module).update(
+        from_dlpack=Tensor,
+        bfloat16="bfloat16",
+        bool=bool,
+        ones=lambda *shape, dtype, device: Tensor(np.ones(shape, dtype)),
+        no_grad=nullcontext,
+        compile=here.compile,
+        float32="float32",
+        full=lambda shape, value, dtype, device: value,
+        _fused_adamw_=here.fused_adamw,
+        cuda=cuda,
+        nn=SimpleNamespace(functional=functional, attention=attention),
+    )
+    modules = {"torch": module, "torch.nn": ModuleType("torch.nn")}
+    modules |= {"torch.nn.attention": attention, "torch.nn.attention.bias": bias}
+    for name, one in modules.items():
+        monkeypatch.setitem(sys.modules, name, one)
+    return here
+
+
+class Gpu(fake.FakeDevice):
+    """The exact device with a stream."""
+
+    kind = "cuda"
+    stream: Any = SimpleNamespace(ptr="")
+
+
+def problem(queries: int, keys: int, precision: str, causal: str) -> Problem:
+    sizes = {"heads": 4, "kv_heads": 2, "head_size": 8, "batch": 2}
+    shape = {"queries": queries, "keys": keys, **sizes, "causal": causal}
+    return build("attention", precision, shape)
+
+
+def launched(one: Kernel, problem: Problem) -> Operands:
+    device = Gpu()
+    operands = allocate(device, problem, 3)
+    launch = one.prepare(device, operands)
+    poison(operands)
+    launch()
+    return operands
+
+
+@pytest.mark.parametrize("one", ON_GPUS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    ("queries", "keys", "causal", "masks"),
+    [
+        (5, 9, "off", {"NoneType"}),
+        (1, 9, "on", {"NoneType"}),
+        (9, 9, "on", {"causal"}),
+        (5, 9, "on", {"tuple", "Tensor"}),
+    ],
+)
+def test_every_backend_is_asked_for_the_same(
+    torch: Torch, one: Kernel, queries: int, keys: int, causal: str, masks: set[str]
+) -> None:
+    for precision in one.precisions:
+        asked = problem(queries, keys, precision, causal)
+        assert not one.refuses(asked)
+        operands = launched(one, asked)
+        assert verify(fake.FakeDevice(), operands, 0).reason == ""
+        assert torch.backend == pytorch.BACKENDS[one.name.removeprefix("torch_")]
+    assert set(torch.masks) <= masks
+    if masks == {"tuple", "Tensor"}:
+        assert torch.masks[0] == ("tuple" if one.name == "torch_flash" else "Tensor")
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "layernorm": {"rows": 5, "columns": 12, "epsilon": 0.01},
+    "cross_entropy": {"rows": 5, "columns": 12},
+    "adamw": {"elements": 33, "lr": 0.1, "step": 2},
+    "swiglu": {"columns": 33},
+    "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},
+}
+
+
+@pytest.mark.parametrize("one", LAYERS, ids=lambda one: one.id)
+def test_every_layer_is_what_its_workload_says(torch: Torch, one: Kernel) -> None:
+    for precision in one.precisions:
+        operands = launched(one, build(one.workload, precision, SHAPES[one.workload]))
+        assert verify(fake.FakeDevice(), operands, 0).reason == ""
+    assert torch.compiled == ("compiled" in one.name) * len(one.precisions)
+
+
+def test_what_tensor_core_kernels_cannot_take_is_told() -> None:
+    for one in ON_GPUS:
+        for size in (12, 264):
+            shape = {"queries": 4, "keys": 4, "head_size": size}
+            told = one.refuses(build("attention", "fp16", shape))
+            assert told == (
+                "" if "math" in one.name else "head_size must be a multiple of 8, at most 256"
+            )
+
+
+def test_without_pytorch_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytorch, "find_spec", lambda name: None)
+    monkeypatch.setattr(pytorch, "needs", lambda: lambda device: "")
+    for one in KERNELS:
+        assert pytorch.without_torch(None) == "PyTorch is not installed: pip install torch"
+        assert pytorch.without_torch_on_a_gpu(Gpu()).endswith("pip install torch"), one.name
+
+
+def test_a_pytorch_without_cuda_is_an_error(torch: Torch) -> None:
+    sys.modules["torch"].cuda.is_available = lambda: False
+    with pytest.raises(KernelError, match="this PyTorch has no CUDA"):
+        launched(ON_GPUS[0], problem(2, 2, "fp16", "off"))
+
+
+def test_a_backend_that_refuses_fails_its_row(torch: Torch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    sys.modules["torch"].nn.functional.scaled_dot_product_attention = refuse
+    with pytest.raises(KernelError, match=r"PyTorch's cudnn attention: No available kernel"):
+        launched(ON_GPUS[0], problem(2, 2, "fp16", "off"))
