@@ -199,7 +199,7 @@ def test_an_nvtx_range_of_a_script_that_is_ahead_of_the_device(tmp_path: Path) -
     assert ended.returncode == 0, ended.stderr
     run = rooflab.load(tmp_path / "run")
     kernels = [row for row in run.measurements if row.kernel[0] != "("]
-    assert sum(row.launches for row in kernels) in (2, 3)
+    assert not [row.kernel for row in kernels if row.tensor_flops]
     assert all(row.counted_flops is not None for row in kernels)
     assert not any(row.tensor_flops for row in kernels)
     assert run.manifest.program["steps"] > 50 and not run.manifest.program["notes"]
