@@ -282,6 +282,24 @@ def decode() -> str:
     return markdown(lines)
 
 
+def attention() -> str:
+    """The time of each kernel by shape, and its largest error, in the newest run of each shape."""
+    rows: dict[str, dict[str, Measurement]] = {}
+    links = {}
+    for run in sorted(committed(), key=lambda run: run.manifest.created):
+        ours = [row for row in run.ok if row.problem.workload == "attention"]
+        links |= {origin(run): None for _ in ours[:1]}
+        for row in ours:
+            rows.setdefault(row.problem.size, {})[row.kernel] = row
+    kernels = list(dict.fromkeys(kernel for found in rows.values() for kernel in found))
+    lines = [["queries x keys", *(f"`{name}`" for name in kernels)], [":--", *("--:" for _ in kernels)]]
+    for size, found in rows.items():
+        lines.append([size, *(f"{digits(found[name].time_us, 3)}" for name in kernels)])
+    errors = [max(found[name].rel_error or 0 for found in rows.values()) for name in kernels]
+    lines.append(["largest error", *(f"{100 * error:.2f} %" for error in errors)])
+    return "\n\n".join([markdown(lines), *links])
+
+
 CYCLES = ("µs", "MHz", "thousand cycles", "% of the roof at that clock")
 
 
@@ -500,6 +518,7 @@ def main() -> int:
         KERNELS: {
             **{name: rungs(*part) for name, part in LADDERS.items()},
             "decode": decode(),
+            "attention": attention(),
             "bounds": bounds(),
             "larger_tile": larger_tile(),
             "early": early(),

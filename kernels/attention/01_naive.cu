@@ -26,7 +26,7 @@ in 16-bit types reads 32 x 2048 x 2048 x 512 bytes = 69 GB through L1, and 1/4 o
 Occupancy: good, but each key costs a chain of five shuffles and an exponential that the next key
 waits for. 12 instructions for each key and 128 products, and the tensor cores do nothing.
 
-Expect 2 to 4 TFLOP/s on an H200 in prefill. In decode there are only as many warps as heads and
+Expect 6 to 8 TFLOP/s on an H200 in prefill. In decode there are only as many warps as heads and
 queries: batch 1 with 32 heads fills 8 blocks of 132 multiprocessors.
 */
 

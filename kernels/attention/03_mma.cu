@@ -42,8 +42,8 @@ cores' share of a warp scheduler at their full rate, 256 of the special-function
 Occupancy: 52 KB and 4 warps of some 200 registers for heads of 128: 2 blocks on a multiprocessor.
 One computes exponentials while the other one multiplies.
 
-Expect 300 to 350 TFLOP/s on an H200 in prefill, near PyTorch's FlashAttention-2: mma.sync gets to 60 % of the
-peak at best there, and exponentials are not hidden behind products of the same warp. In decode 12
+Expect 200 to 270 TFLOP/s on an H200 in prefill, a little less than PyTorch's FlashAttention-2: mma.sync gets to
+60 % of the peak at best there, and exponentials are not hidden behind products of the same warp. In decode 12
 of 16 rows are idle with 4 heads for each head of keys, which costs nothing as long as memory is the
 limit; but nothing splits the keys of one head, so that few blocks read them.
 */

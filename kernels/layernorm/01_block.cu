@@ -20,7 +20,7 @@ also add a whole row in one chain, and the rounding errors of that mean would sh
 Traffic: the row is read three times and written once. The second and third time it comes from L1 or
 L2 if the rows of all resident blocks fit there together. Weights and biases stay in L2.
 
-Expect 2 to 2.5 TB/s on an H200, of 4.8: below the `block` of rmsnorm, which has one pass less.
+Expect 2.3 TB/s in BF16 and 3.3 in FP32 on an H200, of 4.8: below the `block` of rmsnorm, which has one pass less.
 */
 
 #include "rmsnorm.cuh"
