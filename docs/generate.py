@@ -292,7 +292,10 @@ def attention() -> str:
         for row in ours:
             rows.setdefault(row.problem.size, {})[row.kernel] = row
     kernels = list(dict.fromkeys(kernel for found in rows.values() for kernel in found))
-    lines = [["queries x keys", *(f"`{name}`" for name in kernels)], [":--", *("--:" for _ in kernels)]]
+    lines = [
+        ["queries x keys", *(f"`{name}`" for name in kernels)],
+        [":--", *("--:" for _ in kernels)],
+    ]
     for size, found in rows.items():
         lines.append([size, *(f"{digits(found[name].time_us, 3)}" for name in kernels)])
     errors = [max(found[name].rel_error or 0 for found in rows.values()) for name in kernels]
