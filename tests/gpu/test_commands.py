@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numba_here
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.gpu
 DATA = Path(__file__).resolve().parents[1] / "data"
 RUNS = ("RUN", "ONE", "OTHER", "BASE", "NEW", "GPU")
 SMALL = {"512:4096:x2": "512", "4096x14336x4096": "512x256x128", "8192x32768": "512x1024"}
+MAKING_S = 300.0
 BRIEF = ("--max-time", "2", "--rounds", "3")
 ELSEWHERE = ("fleet",)
 """Commands for other machines than this one."""
@@ -37,9 +39,25 @@ def cases() -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a run under each name that the pages use."""
-    folder = tmp_path_factory.mktemp("pages")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run under each name that the pages use: one process makes it for all."""
+    own = tmp_path_factory.mktemp("pages")
+    together = own if "PYTEST_XDIST_WORKER" not in os.environ else own.parents[1]
+    made, ready = together / "made", together / "ready"
+    try:
+        made.mkdir()
+    except FileExistsError:
+        until = monotonic() + MAKING_S
+        while not ready.exists():
+            assert monotonic() < until, "another process has not made the runs"
+            sleep(0.5)
+    else:
+        make_runs(made)
+        ready.touch()
+    return Path(shutil.copytree(made, own / "runs"))
+
+
+def make_runs(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         begins_soon(patch)
@@ -60,7 +78,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("mine.cu").write_text(source)
         examples = Path(__file__).resolve().parents[2] / "examples"
         shutil.copytree(examples, "examples")
-        yield folder
 
 
 def programs() -> None:
