@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 from rooflab.devices.base import Counters
-from rooflab.model.traffic import Product
+from rooflab.model.traffic import Again
 
 Dim = tuple[int, int, int]
 
@@ -38,7 +38,7 @@ class Needs:
 
     ``precision`` is that of its arguments. None is not known. ``same_as`` is the problem of a
     workload that it is exactly, as ``runs.notation`` writes it; empty if it is none. ``once``: as
-    far as is known, DRAM is read no more than once for each argument; else ``product`` is what says
+    far as is known, DRAM is read no more than once for each argument; else ``again`` is what says
     how often, None if that is not known.
     """
 
@@ -47,7 +47,7 @@ class Needs:
     precision: str = ""
     same_as: str = ""
     once: bool = True
-    product: Product | None = None
+    again: Again | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

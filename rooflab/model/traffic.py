@@ -1,10 +1,18 @@
-"""DRAM traffic that is to be expected of a product of matrices, from its shape alone. Pure.
+"""DRAM traffic that is to be expected where operands are read several times. Pure.
+
+Products of matrices
+--------------------
 
 A product that does not fit in L2 reads its operands several times. Each multiprocessor computes one
 tile at a time, and these tiles together are a **wave**: a rectangle of the result. A wave reads its
 rows of A and its columns of B once, so the larger it is, the less is read again. How large it can
 be is known, since its sums are in registers. The panel that two waves share is read once if it
 stays in L2 until the second one.
+
+Rows
+----
+A kernel that reads a row once more, as softmax does with one that is too long for shared memory,
+finds it in L2 as far as the rows that are read at the same time fit there.
 
 This is no bound and no count. It is never used for a roof.
 """
@@ -52,6 +60,20 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """``count`` rows, each for a block: ``bytes`` are those of a row of all operands and results,
+    ``again`` those that the block reads after it has read them all once."""
+
+    count: int
+    bytes: int
+    again: int
+
+
+Again = Product | Rows
+"""What says how much is read again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chip:
     """What must be known of a GPU: how many multiprocessors it has, and how many bytes of L2."""
 
@@ -90,3 +112,15 @@ def _wave(m: int, n: int, elements: float) -> tuple[float, float]:
     height = min(m, sqrt(elements))
     width = min(n, elements / height)
     return min(m, elements / width), width
+
+
+def rows_read_again(rows: Rows, chip: Chip, blocks: int) -> float:
+    """Bytes that are read from DRAM once more, with ``blocks`` on each multiprocessor at once.
+
+    With the compulsory bytes, and 2 and 4 blocks at once, this is 10 % above and 1 % below the
+    counted DRAM bytes of PyTorch's ``log_softmax`` of 8192 rows of 32,000 and of its gradient, on
+    an H200 (docs/lab/traffic.md).
+    """
+    at_once = min(rows.count, chip.multiprocessors * blocks) * rows.bytes
+    kept = min(1.0, chip.l2_bytes / PARTITIONS / at_once) if at_once else 1.0
+    return rows.count * rows.again * (1 - kept)

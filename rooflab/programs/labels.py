@@ -83,7 +83,7 @@ def _part(work: Needs | None, share: float) -> Needs | None:
     if share == 1:
         return work
     flops, moved = part(work.flops), part(work.bytes)
-    return replace(work, flops=flops, bytes=moved, same_as="", product=None)  # another problem
+    return replace(work, flops=flops, bytes=moved, same_as="", again=None)  # another problem
 
 
 def labelled(

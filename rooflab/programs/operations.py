@@ -78,7 +78,7 @@ def modelled(call: Operation) -> Needs | None:
         _precision(given),
         _same_as(call),
         model.once,
-        model.product,
+        model.again,
     )
 
 

@@ -222,6 +222,8 @@ class Whole:
     def _begin_counting(self, now: float, recent: Sequence[Launch], period: Period | None) -> bool:
         """What is missing of the launches that repeat; False if nothing is, or it cannot begin."""
         repeated = period.launches(recent) if period else sequence.repeated(recent)
+        if self._named:  # one kernel may do different work
+            repeated = labelled(repeated, self._named.known)
         groups = grouped(repeated, len(period.steps) if period else 1)
         due = self._with_samples(groups, period)
         single = [g for g in due if not g.launches[0].graph]  # the others are launched by a graph

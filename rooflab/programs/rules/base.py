@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rooflab.model.traffic import Product
+from rooflab.model.traffic import Again
 from rooflab.programs.tensors import Tensor
 
 
@@ -41,7 +41,7 @@ class Model:
     """What a call does. ``main`` are the tensors whose precision is that of its arithmetic.
 
     A tensor that is None is not known, so bytes are not. ``once``: as far as is known DRAM is read
-    no more than once for each tensor; ``product`` is what says how often it is read instead.
+    no more than once for each tensor; ``again`` is what says how often it is read instead.
     """
 
     flops: int | None
@@ -49,7 +49,7 @@ class Model:
     writes: Sequence[Tensor | None] = ()
     main: Sequence[Tensor] = ()
     once: bool = True
-    product: Product | None = None
+    again: Again | None = None
 
 
 Rule = Callable[..., Model | None]

@@ -30,7 +30,7 @@ def _product(
     writes = [out] if call.in_place else call.made(out)
     reads = [a, b, *tensors([added, *also])]
     what = _measured(Product(m, n, k, prod(batch)), a, b)
-    return Model(2 * prod(batch) * m * n * k, reads, writes, [a], once=False, product=what)
+    return Model(2 * prod(batch) * m * n * k, reads, writes, [a], once=False, again=what)
 
 
 def _measured(what: Product, *operands: Tensor) -> Product | None:
@@ -69,7 +69,7 @@ def _linear(call: Operation, x: Tensor, weight: Tensor, bias: Any = None, *_: An
     out = Tensor((*x.shape[:-1], n), x.type)
     what = _measured(Product(x.elements // k if k else 0, n, k), x, weight)
     reads = tensors([x, weight, bias])
-    return Model(2 * x.elements * n, reads, call.made(out), [x], once=False, product=what)
+    return Model(2 * x.elements * n, reads, call.made(out), [x], once=False, again=what)
 
 
 @rule("_scaled_mm")

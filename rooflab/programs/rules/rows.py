@@ -12,27 +12,52 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from rooflab.model.traffic import Rows
 from rooflab.programs.rules.base import Model, Operation, like, rule, statistics
 from rooflab.programs.tensors import MISSING, Tensor, tensors, type_of
 
 
 @rule("_softmax", "_log_softmax")
 def _softmax(call: Operation, x: Tensor, dim: Any, to_float: Any = False, *_: Any) -> Model:
-    out = like(x, "float32" if to_float is True else "")
-    return Model(5 * x.elements, [x], call.made(out))
+    return _of_rows(call, x, dim, like(x, "float32" if to_float is True else ""))
 
 
 @rule("softmax", "log_softmax")
 def _softmax_of_type(call: Operation, x: Tensor, dim: Any, kind: Any = None, *_: Any) -> Model:
-    return Model(5 * x.elements, [x], call.made(like(x, type_of(kind))))
+    return _of_rows(call, x, dim, like(x, type_of(kind)))
+
+
+def _of_rows(call: Operation, x: Tensor, dim: int, out: Tensor) -> Model:
+    """Of a long row PyTorch reads the input for its maximum, for the sum, and for the result."""
+    again = _long_rows(x, dim, [x, out], [x, x])
+    return Model(5 * x.elements, [x], call.made(out), once=not again, again=again)
 
 
 @rule("_softmax_backward_data", "_log_softmax_backward_data")
 def _softmax_backward(
     call: Operation, grad: Tensor, out: Tensor, dim: Any, kind: Any = None, *_: Any
 ) -> Model:
-    """y·(g - Σ g·y), and g - exp(y)·Σ g."""
-    return Model(4 * grad.elements, [grad, out], call.made(like(grad, type_of(kind))))
+    """y·(g - Σ g·y), and g - exp(y)·Σ g: a long row is read for the sum, and for the result."""
+    made, given = like(grad, type_of(kind)), [grad, out]
+    summed = [grad] if "log" in call.base else given
+    again = _long_rows(grad, dim, [*given, made], summed)
+    return Model(4 * grad.elements, given, call.made(made), once=not again, again=again)
+
+
+SHARED_BYTES = 48 * 1024
+"""PyTorch keeps a row that fits in so much shared memory."""
+
+
+def _long_rows(
+    x: Tensor, dim: int, moved: Sequence[Tensor], again: Sequence[Tensor]
+) -> Rows | None:
+    """None if a row stays on the chip, or that is not known."""
+    length = x.shape[dim]
+    row = [(one.bytes or 0) * length // max(1, one.elements) for one in (x, *moved, *again)]
+    if dim % len(x.shape) != len(x.shape) - 1 or row[0] <= SHARED_BYTES or 0 in row:
+        return None
+    count = 1 + len(moved)
+    return Rows(x.elements // length, sum(row[1:count]), sum(row[count:]))
 
 
 # Norms -------------------------------------------------------------------------------------------

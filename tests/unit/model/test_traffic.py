@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.model.facts import Fact
-from rooflab.model.traffic import FILLED, Chip, Product, read_again
+from rooflab.model.traffic import FILLED, Chip, Product, Rows, read_again, rows_read_again
 
 ROOT = Path(__file__).parents[3]
 H200 = Chip(132, 62_914_560)
@@ -92,3 +92,23 @@ def test_the_page_says_how_good_it_is() -> None:
     text = " ".join((ROOT / "docs" / "profile.md").read_text(encoding="utf-8").split())
     (said,) = re.findall(r"within 20 % of the counted ones for all of (\d+) products", text)
     assert int(said) == len(counted())
+
+
+ROW = 4 * 32_000
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "counted_bytes"),
+    [(Rows(8192, 2 * ROW, 2 * ROW), 2, 2.931e9), (Rows(8192, 3 * ROW, ROW), 4, 4.087e9)],
+    ids=["log_softmax", "its gradient"],
+)
+def test_counted_rows_are_near_the_model(rows: Rows, blocks: int, counted_bytes: float) -> None:
+    expected = rows.count * rows.bytes + rows_read_again(rows, H200, blocks)
+    assert expected == pytest.approx(counted_bytes, rel=0.11)
+    assert rows.count * rows.bytes < 0.8 * counted_bytes
+
+
+def test_few_or_short_rows_stay_in_l2() -> None:
+    assert rows_read_again(Rows(100, 2 * ROW, ROW), H200, 2) == 0
+    assert rows_read_again(Rows(10**6, 1000, 500), H200, 8) == 0
+    assert rows_read_again(Rows(0, ROW, ROW), H200, 1) == 0

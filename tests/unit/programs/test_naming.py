@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from imitation import GRID, Chip
 
+from rooflab.devices.records import Needs
 from rooflab.errors import UsageError
 from rooflab.programs import naming, whole
 from rooflab.programs.naming import cannot_name
@@ -64,8 +65,8 @@ def called(function: Callable[[], object], patience_s: float, *, late: bool = Fa
 class Program:
     """A script, which is looked at after each step."""
 
-    def __init__(self, chip: Chip, **options: Any) -> None:
-        self.chip = chip
+    def __init__(self, chip: Chip, *, works: bool = False, **options: Any) -> None:
+        self.chip, self.works = chip, works
         self.recorder = Whole("it.py", **options)
         nothing = SimpleNamespace(start=lambda: None, join=lambda: None)
         self.recorder._thread = nothing  # type: ignore[assignment]
@@ -84,7 +85,8 @@ class Program:
         calls = Watch.made[0].calls
         self.chip.number = len(calls) + 1
         phase = ("forward",) if place < 3 else ("head",)
-        calls[self.chip.number] = Watched(f"aten::{name}", None, f"layer.{place}", phase)
+        work = Needs(1, 1, "bf16", f"gemm {place}") if self.works else None
+        calls[self.chip.number] = Watched(f"aten::{name}", work, f"layer.{place}", phase)
 
     def look(self) -> None:
         answers = iter([False, True])
@@ -127,6 +129,17 @@ def test_counting_comes_first(chip: Chip) -> None:
     assert names(found) == EXPECTED and not found.notes
     assert all(group.samples for group in found.groups)
     assert chip.events.index("end of replay") < chip.events.index("resume numbered")
+
+
+def test_each_work_of_one_kernel_is_counted(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is known once operations are named: their times are equal."""
+    step = (("embed", 10_000.0), *(("mm", 10_000.0) for _ in range(3)))
+    monkeypatch.setattr(sys.modules[__name__], "STEP", step)
+    program = Program(chip, works=True)
+    program.steps(400)
+    found = program.finish()
+    products = [group for group in found.groups if group.key.kernel == "mm"]
+    assert len(products) == 3 and all(group.samples for group in products)
 
 
 def test_operations_of_steps_whose_grids_grow_are_named(chip: Chip) -> None:

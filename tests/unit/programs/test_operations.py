@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.devices.records import Needs
-from rooflab.model.traffic import Product
+from rooflab.model.traffic import Product, Rows
 from rooflab.programs.operations import modelled, work_of
 from rooflab.programs.rules.base import RULES, Operation, rule
 from rooflab.programs.tensors import Tensor
@@ -25,7 +25,7 @@ ONES = [1, 1], [0, 0], [1, 1], 1
 def traced(name: str, *arguments: Any) -> Needs | None:
     """FLOPs and bytes of a call, without what its traffic is expected to be."""
     found = described(name, *arguments)
-    return replace(found, once=True, product=None) if found else None
+    return replace(found, once=True, again=None) if found else None
 
 
 def described(name: str, *arguments: Any) -> Needs | None:
@@ -97,12 +97,35 @@ def test_what_may_be_read_again_is_known_of_products_of_16_bits(
     call: tuple[Any, ...], product: Product | None
 ) -> None:
     work = described(*call)
-    assert work and not work.once and work.product == product
+    assert work and not work.once and work.again == product
+
+
+@pytest.mark.parametrize(
+    ("call", "rows"),
+    [
+        (("_log_softmax", a(F32, 8, 32000), -1, False), Rows(8, 256_000, 256_000)),
+        (("softmax", a(BF16, 4, 2, 32000), 2), Rows(8, 128_000, 128_000)),
+        (("_softmax", a(BF16, 8, 32000), 1, True), Rows(8, 192_000, 128_000)),
+        (("_softmax", a(F32, 8, 12_288), -1, False), None),  # 48 KiB are in shared memory
+        (("_softmax", a(F32, 32000, 8), 0, False), None),  # another kernel
+        (
+            ("_log_softmax_backward_data", a(F32, 8, 32000), a(F32, 8, 32000), 1, 6),
+            Rows(8, 384_000, 128_000),
+        ),
+        (
+            ("_softmax_backward_data", a(F32, 8, 32000), a(F32, 8, 32000), 1, 6),
+            Rows(8, 384_000, 256_000),
+        ),
+    ],
+)
+def test_long_rows_are_read_again(call: tuple[Any, ...], rows: Rows | None) -> None:
+    work = described(*call)
+    assert work and work.once == (rows is None) and work.again == rows
 
 
 def test_all_else_is_read_once() -> None:
     work = described("gelu", a(BF16, 127, 7))
-    assert work and work.once and work.product is None
+    assert work and work.once and work.again is None
 
 
 def test_a_convolution() -> None:

@@ -64,7 +64,7 @@ def test_modelled_work_is_in_columns_of_its_own() -> None:
 
 
 def test_expected_traffic_is_no_roof_and_not_counted() -> None:
-    work = Needs(10**9, 6 * 8192**2, "bf16", once=False, product=Product(8192, 8192, 8192))
+    work = Needs(10**9, 6 * 8192**2, "bf16", once=False, again=Product(8192, 8192, 8192))
     what = recording(replace(launch("mm", 2000), work=work))
     groups = grouped(what.launches, 1)
     row, *_ = rows(what, groups, ROOFS, 2000.0, chip=Chip(132, 62_914_560))
