@@ -41,6 +41,12 @@ SHAPES = {
     "blur": ("8x512x512",),
     "fft": ("64x1024", "64x32"),
     "sum": ("1048576",),
+    "adamw": ("1048576",),
+    "attention": ("256x256",),
+    "cross_entropy": ("1024x2048",),
+    "layernorm": ("1024x2048",),
+    "rope": ("256x8x128",),
+    "swiglu": ("1024x2048",),
 }
 """By workload: the first that a kernel supports is taken."""
 

@@ -166,7 +166,9 @@ def _of_python() -> Iterator[Setting]:
         "warnings",
         _filters,
         _set_filters,
-        lambda old, new: f"have the filter {new[0][0]!r}" if new else "have no filter",
+        lambda old, new: (
+            f"have the filter {new.general[0][0]!r}" if new.general else "have no filter"
+        ),
     )
     yield Setting("the umask", _mask, os.umask)
     yield Setting("sys.stdin, stdout and stderr", _streams, _set_streams, "are replaced")
@@ -274,14 +276,26 @@ def _set_environment(values: Mapping[str, str]) -> None:
 Filter = tuple[str, Any, Any, Any, int]
 
 
-def _filters() -> tuple[Filter, ...]:
-    """The filters for every warning, in their order: others come with packages."""
-    return tuple(one for one in warnings.filters if one[2] is Warning and not (one[1] or one[3]))
+@dataclass(frozen=True, slots=True)
+class _Filters:
+    """Of warnings: those for every one, and all, in their order. Others come with packages."""
+
+    general: tuple[Filter, ...]
+    every: tuple[Filter, ...] = field(compare=False)
 
 
-def _set_filters(wanted: tuple[Filter, ...]) -> None:
-    rest = [one for one in warnings.filters if one not in _filters()]
-    warnings.filters[:] = [*wanted, *rest]  # type: ignore[index]
+def _filters() -> _Filters:
+    every: tuple[Filter, ...] = tuple(warnings.filters)
+    return _Filters(tuple(one for one in every if _is_general(one)), every)
+
+
+def _set_filters(wanted: _Filters) -> None:
+    came = [one for one in _filters().every if one not in wanted.every and not _is_general(one)]
+    warnings.filters[:] = [*came, *wanted.every]  # type: ignore[index]
+
+
+def _is_general(one: Filter) -> bool:
+    return one[2] is Warning and not (one[1] or one[3])
 
 
 def _mask() -> int:

@@ -1,16 +1,11 @@
 """DRAM traffic that is to be expected where operands are read several times. Pure.
 
-Products of matrices
---------------------
-
-A product that does not fit in L2 reads its operands several times. Each multiprocessor computes one
+A product of matrices that does not fit in L2 reads its operands several times. Each multiprocessor computes one
 tile at a time, and these tiles together are a **wave**: a rectangle of the result. A wave reads its
 rows of A and its columns of B once, so the larger it is, the less is read again. How large it can
 be is known, since its sums are in registers. The panel that two waves share is read once if it
 stays in L2 until the second one.
 
-Rows
-----
 A kernel that reads a row once more, as softmax does with one that is too long for shared memory,
 finds it in L2 as far as the rows that are read at the same time fit there.
 
@@ -60,7 +55,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LongRows:
     """``count`` rows, each for a block: ``bytes`` are those of a row of all operands and results,
     ``again`` those that the block reads after it has read them all once."""
 
@@ -69,7 +64,7 @@ class Rows:
     again: int
 
 
-Again = Product | Rows
+Again = Product | LongRows
 """What says how much is read again."""
 
 
@@ -114,7 +109,7 @@ def _wave(m: int, n: int, elements: float) -> tuple[float, float]:
     return min(m, elements / width), width
 
 
-def rows_read_again(rows: Rows, chip: Chip, blocks: int) -> float:
+def rows_read_again(rows: LongRows, chip: Chip, blocks: int) -> float:
     """Bytes that are read from DRAM once more, with ``blocks`` on each multiprocessor at once.
 
     With the compulsory bytes, and 2 and 4 blocks at once, this is 10 % above and 1 % below the

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
-from rooflab.devices.cuda.markers import Call, Marker, phases_of, ranges_of
+from rooflab.devices.cuda.markers import HostCall, Marker, phases_of, ranges_of
 from rooflab.devices.records import CopyKind, Launch, Transfer
 from rooflab.errors import KernelError, UnavailableError
 
@@ -294,10 +294,10 @@ def _wait(driver: Any, device: int) -> None:
         driver.cuDevicePrimaryCtxRelease_v2(device)
 
 
-def _calls(kept: Mapping[int, list[Any]], ns: Callable[[int], int]) -> dict[int, Call]:
+def _calls(kept: Mapping[int, list[Any]], ns: Callable[[int], int]) -> dict[int, HostCall]:
     """By correlation; the runtime's call begins before the driver's that it makes."""
     ordered = sorted((one for kind in _CALLS for one in kept[kind]), key=lambda one: -one.start)
-    return {one.correlation: Call(one.thread, ns(one.start)) for one in ordered}
+    return {one.correlation: HostCall(one.thread, ns(one.start)) for one in ordered}
 
 
 def _launch(one: Any, ns: Callable[[int], int]) -> Launch:

@@ -26,7 +26,7 @@ class Marker(NamedTuple):
     name: str
 
 
-class Call(NamedTuple):
+class HostCall(NamedTuple):
     """A call of CUDA that launched something."""
 
     thread: int
@@ -46,7 +46,7 @@ def ranges_of(markers: Iterable[Marker]) -> dict[int, list[Range]]:
 
 
 def phases_of(
-    calls: Mapping[int, Call], ranges: Mapping[int, list[Range]], main: int | None = None
+    calls: Mapping[int, HostCall], ranges: Mapping[int, list[Range]], main: int | None = None
 ) -> dict[int, tuple[str, ...]]:
     """The names of the ranges around each call, the outermost first.
 

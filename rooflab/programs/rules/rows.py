@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from rooflab.model.traffic import Rows
+from rooflab.model.traffic import LongRows
 from rooflab.programs.rules.base import Model, Operation, like, rule, statistics
 from rooflab.programs.tensors import MISSING, Tensor, tensors, type_of
 
@@ -50,14 +50,14 @@ SHARED_BYTES = 48 * 1024
 
 def _long_rows(
     x: Tensor, dim: int, moved: Sequence[Tensor], again: Sequence[Tensor]
-) -> Rows | None:
+) -> LongRows | None:
     """None if a row stays on the chip, or that is not known."""
     length = x.shape[dim]
     row = [(one.bytes or 0) * length // max(1, one.elements) for one in (x, *moved, *again)]
     if dim % len(x.shape) != len(x.shape) - 1 or row[0] <= SHARED_BYTES or 0 in row:
         return None
     count = 1 + len(moved)
-    return Rows(x.elements // length, sum(row[1:count]), sum(row[count:]))
+    return LongRows(x.elements // length, sum(row[1:count]), sum(row[count:]))
 
 
 # Norms -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.model.facts import Fact
-from rooflab.model.traffic import FILLED, Chip, Product, Rows, read_again, rows_read_again
+from rooflab.model.traffic import FILLED, Chip, LongRows, Product, read_again, rows_read_again
 
 ROOT = Path(__file__).parents[3]
 H200 = Chip(132, 62_914_560)
@@ -39,8 +39,8 @@ def test_a_panel_is_kept_if_a_wave_fits_in_half_of_l2() -> None:
 def test_layouts_do_not_matter_and_batches_add_up(m: int, n: int, k: int) -> None:
     one = read_again(Product(m, n, k), H200)
     assert one >= 0
-    assert read_again(Product(n, m, k), H200) == pytest.approx(one)
-    assert read_again(Product(m, n, k, batch=3), H200) == pytest.approx(3 * one)
+    assert read_again(Product(n, m, k), H200) == pytest.approx(one, abs=1)
+    assert read_again(Product(m, n, k, batch=3), H200) == pytest.approx(3 * one, abs=1)
 
 
 @given(SIZES, SIZES, SIZES)
@@ -99,16 +99,16 @@ ROW = 4 * 32_000
 
 @pytest.mark.parametrize(
     ("rows", "blocks", "counted_bytes"),
-    [(Rows(8192, 2 * ROW, 2 * ROW), 2, 2.931e9), (Rows(8192, 3 * ROW, ROW), 4, 4.087e9)],
+    [(LongRows(8192, 2 * ROW, 2 * ROW), 2, 2.931e9), (LongRows(8192, 3 * ROW, ROW), 4, 4.087e9)],
     ids=["log_softmax", "its gradient"],
 )
-def test_counted_rows_are_near_the_model(rows: Rows, blocks: int, counted_bytes: float) -> None:
+def test_counted_rows_are_near_the_model(rows: LongRows, blocks: int, counted_bytes: float) -> None:
     expected = rows.count * rows.bytes + rows_read_again(rows, H200, blocks)
     assert expected == pytest.approx(counted_bytes, rel=0.11)
     assert rows.count * rows.bytes < 0.8 * counted_bytes
 
 
 def test_few_or_short_rows_stay_in_l2() -> None:
-    assert rows_read_again(Rows(100, 2 * ROW, ROW), H200, 2) == 0
-    assert rows_read_again(Rows(10**6, 1000, 500), H200, 8) == 0
-    assert rows_read_again(Rows(0, ROW, ROW), H200, 1) == 0
+    assert rows_read_again(LongRows(100, 2 * ROW, ROW), H200, 2) == 0
+    assert rows_read_again(LongRows(10**6, 1000, 500), H200, 8) == 0
+    assert rows_read_again(LongRows(0, ROW, ROW), H200, 1) == 0

@@ -8,7 +8,7 @@ import pytest
 from launched import launch
 
 from rooflab.devices.records import NOWHERE, Needs
-from rooflab.model.traffic import Chip, Product, Rows, read_again, rows_read_again
+from rooflab.model.traffic import Chip, LongRows, Product, read_again, rows_read_again
 from rooflab.programs.expected import blocks_at_once, expected_bytes, mean_expected
 from rooflab.programs.labels import with_parts
 
@@ -53,7 +53,7 @@ def test_one_of_several_launches_of_a_product_is_another_product() -> None:
     assert mean_expected(with_parts(call[:1]), H200) == expected_bytes(WORK, H200)
 
 
-ROWS = Rows(8192, 256_000, 256_000)
+ROWS = LongRows(8192, 256_000, 256_000)
 LONG = Needs(100, 8192 * 256_000, "fp32", once=False, again=ROWS)
 
 

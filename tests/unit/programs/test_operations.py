@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflab.devices.records import Needs
-from rooflab.model.traffic import Product, Rows
+from rooflab.model.traffic import LongRows, Product
 from rooflab.programs.operations import modelled, work_of
 from rooflab.programs.rules.base import RULES, Operation, rule
 from rooflab.programs.tensors import Tensor
@@ -103,22 +103,22 @@ def test_what_may_be_read_again_is_known_of_products_of_16_bits(
 @pytest.mark.parametrize(
     ("call", "rows"),
     [
-        (("_log_softmax", a(F32, 8, 32000), -1, False), Rows(8, 256_000, 256_000)),
-        (("softmax", a(BF16, 4, 2, 32000), 2), Rows(8, 128_000, 128_000)),
-        (("_softmax", a(BF16, 8, 32000), 1, True), Rows(8, 192_000, 128_000)),
+        (("_log_softmax", a(F32, 8, 32000), -1, False), LongRows(8, 256_000, 256_000)),
+        (("softmax", a(BF16, 4, 2, 32000), 2), LongRows(8, 128_000, 128_000)),
+        (("_softmax", a(BF16, 8, 32000), 1, True), LongRows(8, 192_000, 128_000)),
         (("_softmax", a(F32, 8, 12_288), -1, False), None),  # 48 KiB are in shared memory
         (("_softmax", a(F32, 32000, 8), 0, False), None),  # another kernel
         (
             ("_log_softmax_backward_data", a(F32, 8, 32000), a(F32, 8, 32000), 1, 6),
-            Rows(8, 384_000, 128_000),
+            LongRows(8, 384_000, 128_000),
         ),
         (
             ("_softmax_backward_data", a(F32, 8, 32000), a(F32, 8, 32000), 1, 6),
-            Rows(8, 384_000, 256_000),
+            LongRows(8, 384_000, 256_000),
         ),
     ],
 )
-def test_long_rows_are_read_again(call: tuple[Any, ...], rows: Rows | None) -> None:
+def test_long_rows_are_read_again(call: tuple[Any, ...], rows: LongRows | None) -> None:
     work = described(*call)
     assert work and work.once == (rows is None) and work.again == rows
 
