@@ -1,10 +1,10 @@
 """DRAM traffic that is to be expected where operands are read several times. Pure.
 
-A product of matrices that does not fit in L2 reads its operands several times. Each multiprocessor computes one
-tile at a time, and these tiles together are a **wave**: a rectangle of the result. A wave reads its
-rows of A and its columns of B once, so the larger it is, the less is read again. How large it can
-be is known, since its sums are in registers. The panel that two waves share is read once if it
-stays in L2 until the second one.
+A product of matrices that does not fit in L2 reads its operands several times. Each multiprocessor
+computes one tile at a time, and these tiles together are a **wave**: a rectangle of the result. A
+wave reads its rows of A and its columns of B once, so the larger it is, the less is read again. How
+large it can be is known, since its sums are in registers. The panel that two waves share is read
+once if it stays in L2 until the second one.
 
 A kernel that reads a row once more, as softmax does with one that is too long for shared memory,
 finds it in L2 as far as the rows that are read at the same time fit there.
