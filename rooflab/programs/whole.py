@@ -54,6 +54,8 @@ MOST_LAUNCHES: Final = 500_000
 EACH_S: Final = 0.17
 """What it takes to count one launch."""
 
+SLOW: Final = 2.0
+
 PATIENCE_S: Final = 1.0
 """A window of counting ends if nothing was counted for so long; the next one is later."""
 
@@ -88,6 +90,7 @@ class Whole:
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
         self._off_ns = 0  # since when the time is cut out
+        self._told_slow = False
         self._uncounted = "no launch was repeated for long enough"
         self._ready: RangeProfiler | None = None
         self._window: CountingTime | None = None
@@ -195,6 +198,8 @@ class Whole:
         if current := self._window or self._naming:
             if current.done(now):
                 self._end_window()
+            elif self._window:
+                self._tell_slow(self._window.left_s(now))
             return
         ended_ns = self._launches[-1].end_ns if self._launches else 0
         active = perf_counter_ns() - ended_ns < ACTIVE_NS
@@ -262,6 +267,12 @@ class Whole:
         what = [f"{count} launches"] * bool(count) + ["a CUDA graph"] * graph
         self._narrate(f"counting {' and '.join(what)}: about {max(1.0, count * EACH_S):.0f} s")
         return True
+
+    def _tell_slow(self, left_s: float | None) -> None:
+        """Once, if counting takes longer than was said."""
+        if left_s and not self._told_slow:
+            self._told_slow = True
+            self._narrate(f"counting takes longer than usual here: about {left_s:.0f} s more")
 
     def _begin_naming(self, recent: Sequence[Launch], period: Period) -> None:
         """Which operation of PyTorch launches what."""
@@ -364,7 +375,7 @@ class CountingTime:
         self._wanted, self.anchor, self._begun = wanted, anchor, anchor is None
         self._patience_s = patience_s
         self._replay = replay(self._is_wanted, anchor=anchor)
-        self._asked = perf_counter()
+        self._since = self._asked = perf_counter()
         self._replay.__enter__()
 
     def _is_wanted(self, key: LaunchKey, index: int) -> bool:
@@ -384,6 +395,13 @@ class CountingTime:
         graph = self._graph and not self._replay.counted_graphs
         missing = graph or any(self._wanted.values())
         return self._replay.failed or not missing or now - self._asked > self._patience_s
+
+    def left_s(self, now: float) -> float | None:
+        """How long it still takes, if that is SLOW times as long as usual and SLOW seconds."""
+        counted, missing = len(self._replay.counted), sum(map(len, self._wanted.values()))
+        each_s = (now - self._since) / max(1, counted)
+        slow = counted > 2 and each_s > SLOW * EACH_S and each_s * missing > SLOW
+        return each_s * missing if slow else None
 
     def end(self) -> Replay:
         """What was counted."""

@@ -17,7 +17,7 @@ from rooflab.errors import KernelError, UnavailableError
 from rooflab.programs import whole
 from rooflab.programs.sequence import without
 from rooflab.programs.session import Findings
-from rooflab.programs.whole import PATIENCE_S, Whole
+from rooflab.programs.whole import EACH_S, PATIENCE_S, Whole
 
 STEP = (("a", 10_000.0), ("b", 10_000.0), ("a", 10_000.0), ("c", 20_000.0))
 STEP_NS = 50_000_000
@@ -208,6 +208,24 @@ def test_a_window_goes_on_while_a_launch_is_counted(chip: Chip) -> None:
     program.steps(200)
     assert sorted(samples(program.finish())) == ["a", "b", "c"]
     assert chip.events.count("replay") == 1
+
+
+def test_it_is_told_if_counting_takes_longer_than_was_said(chip: Chip) -> None:
+    step = [(f"k{i}", 3000.0) for i in range(30)]
+    chip.replay_s = EACH_S
+    usual = Program(chip)
+    usual.steps(300, step)
+    usual.finish()
+    chip.replay_s = 5 * EACH_S
+    slow = Program(chip)
+    while len(slow.said) < 2:  # it looks while launches are counted
+        for one in step:
+            slow.step([one])
+            slow.look()
+    slow.steps(300, step)
+    slow.finish()
+    assert len(usual.said) == 1 and len(slow.said) == 2
+    assert slow.said[1].startswith("counting takes longer than usual here: about ")
 
 
 def test_launches_whose_grids_grow_are_one_group(chip: Chip) -> None:
