@@ -87,15 +87,15 @@ def model_command(
 
     _check(out, link)
     model = read(config)
-    sizes = [parse_sizes(batch), parse_sizes(prompt or context), parse_sizes(context)]
-    steps = _steps(*sizes, listed(precision), tensor_parallel, separate=separate)
+    lengths = (parse_sizes(prompt or context), parse_sizes(context))
+    steps = _steps(lengths, parse_sizes(batch), listed(precision), tensor_parallel, separate)
+    if problems:
+        _print_problems(model, steps)
+        return
     runs = _runs(measured or [])
     stacks = _stacks(runs, listed(stack or []))
     machine = _machine(device_facts, runs, device, link)
     found = _estimates(model, steps, machine, stacks)
-    if problems:
-        _print_problems(found)
-        return
     _print(model, found, machine, list(stacks), as_json=as_json)
     if out:
         _write(Path(out), model, found, machine, list(stacks), style)
@@ -111,12 +111,10 @@ def _check(out: str | None, link: float | None) -> None:
 
 
 def _steps(
+    lengths: tuple[list[int], list[int]],
     batches: list[int],
-    prompts: list[int],
-    contexts: list[int],
     precisions: list[str],
     gpus: int,
-    *,
     separate: bool,
 ) -> list[Step]:
     """All prefills, then all decodes, by precision and context."""
@@ -126,12 +124,10 @@ def _steps(
     names = list(dict.fromkeys(map(precision_name, precisions)))
     if unknown := [name for name in names if name not in KNOWN]:
         raise UsageError(f"--precision {unknown[0][:40]!r}: choose from {', '.join(KNOWN)}")
-    lengths = dict(zip(PHASES, (prompts, contexts), strict=True))
     return [
         Step(phase, batch, length, PRECISIONS[name], gpus, separate)
-        for phase, name in product(PHASES, names)
-        for length in lengths[phase]
-        for batch in batches
+        for phase, some in zip(PHASES, lengths, strict=True)
+        for name, length, batch in product(names, some, batches)
     ]
 
 
@@ -141,7 +137,9 @@ def _runs(paths: list[Path]) -> list[Run]:
     runs = [store.load(path) for path in paths]
     names = list(dict.fromkeys(run.manifest.device.name for run in runs))
     if len(names) > 1:
-        raise UsageError(f"--with: these runs are of {' and '.join(names)}: give those of one device")
+        raise UsageError(
+            f"--with: these runs are of {' and '.join(names)}: give those of one device"
+        )
     return runs
 
 
@@ -185,11 +183,11 @@ def _estimates(
     return [estimate(model, step, machine, stacks) for step in steps]
 
 
-def _print_problems(found: list[Estimate]) -> None:
+def _print_problems(model: Model, steps: list[Step]) -> None:
     from rooflab.llm.estimate import problems
     from rooflab.report.llm import commands
 
-    for line in commands(problems(found)):
+    for line in commands(problems(model, steps)):
         print(line)
 
 

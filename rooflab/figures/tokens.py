@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import ceil
 from typing import Final
 
 from rooflab.figures import model
 from rooflab.figures.page import grid, page_width
-from rooflab.figures.palette import KernelStyle, kernel_styles
-from rooflab.figures.style import theme
+from rooflab.figures.palette import MARKERS, KernelStyle, readable
+from rooflab.figures.style import Dash, theme
 from rooflab.llm import estimate
 from rooflab.llm.config import Model
 from rooflab.llm.estimate import Estimate
@@ -27,22 +28,34 @@ ROOF: Final = "all operators at their roofs"
 def make(
     of: Model, estimates: Sequence[Estimate], machine: Machine, stacks: Sequence[str]
 ) -> model.Page:
-    """A panel for each phase, precision and context: the roofs, their sum, and what was measured."""
-    groups = [list(group) for _, group in groupby(estimates, key=_panel_of)]
-    styles = kernel_styles((ROOF, *stacks), theme().palette)
-    cells = grid(len(groups), apart=0.78, above=0.5, tall=3.4)
+    """A panel of decode for each precision and context: roofs, their sum, what was measured."""
+    decodes = [one for one in estimates if one.step.phase == "decode"]
+    groups = [list(group) for _, group in groupby(decodes, key=_panel_of)]
+    styles = _styles(stacks)
+    cells = grid(len(groups), apart=0.78, above=0.56, tall=3.4, first=-0.26)
     panels = [
-        _panel(of, group, machine, cell, styles)
-        for group, cell in zip(groups, cells, strict=True)
+        _panel(of, group, machine, cell, styles) for group, cell in zip(groups, cells, strict=True)
     ]
     legend = [model.Key(name, style.colour, style.marker, "-") for name, style in styles.items()]
     body = max(one.cell.top + one.cell.height for one in panels) + 0.5
     title = f"{machine.name} — {of.name}: tokens per second by batch"
-    return model.Page(title, legend, panels, _notes(of, estimates, stacks), body, page_width(len(panels)))
+    return model.Page(
+        title, legend, panels, _notes(of, decodes, stacks), body, page_width(len(panels))
+    )
+
+
+def _styles(stacks: Sequence[str]) -> dict[str, KernelStyle]:
+    """A hue each."""
+    palette = theme().palette
+    looks = zip((ROOF, *stacks), palette.shades, MARKERS, strict=False)
+    return {
+        name: KernelStyle(shades[0], marker, readable(shades[0], palette.background))
+        for name, shades, marker in looks
+    }
 
 
 def _panel_of(one: Estimate) -> tuple[object, ...]:
-    return one.step.phase, one.step.precision, one.step.context
+    return one.step.precision, one.step.context
 
 
 def _notes(of: Model, estimates: Sequence[Estimate], stacks: Sequence[str]) -> list[str]:
@@ -52,7 +65,9 @@ def _notes(of: Model, estimates: Sequence[Estimate], stacks: Sequence[str]) -> l
     if of.experts:
         notes.append("Experts: modelled as if each token chose at random.")
     if any(one.unmeasured(name) for one in estimates for name in stacks):
-        notes.append("Operators that were not measured are at their roofs: the points are upper bounds.")
+        notes.append(
+            "Operators that were not measured are at their roofs: the points are upper bounds."
+        )
     return notes
 
 
@@ -66,29 +81,25 @@ def _panel(
     step = group[0].step
     most = estimate.largest_batch(of, step, machine.memory) or 0
     batches = _batches(max(2, most, *(one.step.batch for one in group)))
-    curve = [estimate.estimate(of, _with(step, batch), machine) for batch in batches]
+    curve = [estimate.estimate(of, replace(step, batch=batch), machine) for batch in batches]
     roofs = _roofs(of, step, machine, batches)
     points = [(float(one.step.batch), one.tokens_per_s(one.roof_us)) for one in curve]
     limits = [y for line in roofs.values() for _, y in line if y <= 30 * points[-1][1]]
     x = model.log_axis("Batch", batches, cell.width, 0.15, 0.2)
     y = model.log_axis("Tokens/s", [*limits, *(y for _, y in points)], cell.height, 0.2, 0.35)
-    what = "prompt" if step.phase == "prefill" else "context"
-    title = f"{step.phase} {step.precision.title}, {what} {step.context}"
-    panel = model.Panel(cell, x, y, title)
+    title = f"decode {step.precision.title}, context {step.context}"
+    x = replace(x, titled=cell.lowest)
+    panel = model.Panel(cell, x, replace(y, titled=not cell.column), title)
     for name, line in roofs.items():
         _draw_roof(panel, name, line, machine)
     colour = styles[ROOF].colour
-    panel.lines.append(model.Line(points, colour, theme().line))
+    panel.lines.append(model.Line(points, colour, 0.6 * theme().line))
     _draw_marks(panel, group, styles)
-    if 1 <= most < batches[-1] or most == batches[-1]:
-        _draw_memory(panel, most, machine)
+    ridge = estimate.ridge_batch(of, step, machine.roofline) or 0
+    for batch, text in ((most, f"{scaled(machine.memory or 0)}B are full"), (ridge, "ridge")):
+        if 1 <= batch <= batches[-1]:
+            _draw_limit(panel, batch, f"{text}: {batch}")
     return panel
-
-
-def _with(step: Step, batch: int) -> Step:
-    from dataclasses import replace
-
-    return replace(step, batch=batch)
 
 
 def _batches(most: int) -> list[int]:
@@ -106,7 +117,7 @@ def _roofs(
     """Tokens per second if there were only FLOPs, and if there were only bytes of memory."""
     compute, memory = [], []
     for batch in batches:
-        one = _with(step, batch)
+        one = replace(step, batch=batch)
         flops_s, bytes_s = estimate.seconds(operators(of, one), machine.roofline)
         compute.append((float(batch), one.tokens / flops_s))
         memory.append((float(batch), one.tokens / bytes_s))
@@ -125,7 +136,9 @@ def _draw_roof(
     provenance = ceiling.provenance if ceiling else "derived"
     colour = theme().roofs[0]
     panel.lines.append(model.roof(seen, provenance, colour))
-    spots = [spot for point in seen[:: max(1, len(seen) // 12)] for spot in model.around(*point, "left")]
+    spots = [
+        spot for point in seen[:: max(1, len(seen) // 12)] for spot in model.around(*point, "left")
+    ]
     panel.labels.append(model.Label(f"{name} roof", spots, colour, required=True))
 
 
@@ -141,22 +154,26 @@ def _draw_marks(
                 continue
             points.append((float(one.step.batch), one.tokens_per_s(us)))
         if points:
-            dash = "" if name == ROOF else "-"
+            dash: Dash = "" if name == ROOF else "-"
             panel.marks.append(
                 model.Marks(
-                    points, style.colour, style.marker, theme().marker, dash=dash, width=theme().line
+                    points,
+                    style.colour,
+                    style.marker,
+                    theme().marker,
+                    dash=dash,
+                    width=theme().line,
                 )
             )
 
 
-def _draw_memory(panel: model.Panel, most: int, machine: Machine) -> None:
-    """Where the cache fills the memory."""
+def _draw_limit(panel: model.Panel, batch: int, text: str) -> None:
+    """A batch at which something changes."""
     low, high = panel.y.limits
-    panel.lines.append(model.Line([(most, low), (most, high)], theme().muted, 0.8, (0, (1, 2))))
-    text = f"{scaled(machine.memory or 0)}B are full"
+    panel.lines.append(model.Line([(batch, low), (batch, high)], theme().muted, 0.8, (0, (1, 2))))
     spots = [
-        model.Spot(most, panel.y.value(share), dx, 0, ha, "center")
-        for share in (0.08, 0.16, 0.25, 0.4)
+        model.Spot(batch, panel.y.value(share), dx, 0, ha, "center")
+        for share in (0.06, 0.13, 0.2, 0.3, 0.4)
         for dx, ha in ((-4, "right"), (4, "left"))
     ]
     panel.labels.append(model.Label(text, spots, theme().muted, theme().small))

@@ -105,7 +105,9 @@ class Keys:
             return 1
         least = 1 if default is None else min(1, default)
         if type(found) is not int or not least <= found <= MAX_EXTENT:
-            raise UsageError(f"{name} = {str(found)[:40]!r} is not a whole number of {least} or more")
+            raise UsageError(
+                f"{name} = {str(found)[:40]!r} is not a whole number of {least} or more"
+            )
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -124,7 +126,8 @@ def _grouped(
     size = keys.count("head_dim", size or hidden // heads or 1)
     if keys.value("head_dim") is None and hidden % heads and not keys.missing:
         raise UsageError(
-            f"hidden_size = {hidden} is not a multiple of num_attention_heads = {heads}: give head_dim"
+            f"hidden_size = {hidden} is not a multiple of num_attention_heads = {heads}: "
+            "give head_dim"
         )
     both = keys.flag("attention_bias") if bias is None else False
     kv_heads = keys.count("num_key_value_heads", heads)
@@ -174,7 +177,7 @@ def _deepseek(keys: Keys, *, bias: bool) -> Sparse:
     return experts, sum(i >= first and i % step == 0 for i in layers)
 
 
-def _dense(keys: Keys) -> Sparse:
+def _dense(_keys: Keys) -> Sparse:
     return None, 0
 
 
@@ -193,7 +196,7 @@ FAMILIES: Final[dict[str, tuple[Callable[[Keys], Grouped | Latent], Callable[[Ke
 WINDOWS: Final = ("mistral", "mixtral")
 """Families in which ``sliding_window`` alone limits what a token sees."""
 
-IDLE: Final = frozenset(
+_IDLE: Final = (
     # Names, files and tokens.
     "architectures auto_map _name_or_path transformers_version torch_dtype dtype tokenizer_class "
     "bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id "
@@ -211,8 +214,9 @@ IDLE: Final = frozenset(
     "repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size "
     "bad_words_ids num_return_sequences return_dict_in_generate output_scores forced_bos_token_id "
     "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
-    "begin_suppress_tokens".split()
+    "begin_suppress_tokens"
 )
+IDLE: Final = frozenset(_IDLE.split())
 """Keys that do not change the work of a step."""
 
 
@@ -244,7 +248,9 @@ def parse(name: str, content: Mapping[str, Any]) -> Model:
     """The model of a configuration; raises ``UsageError``."""
     family = content.get("model_type")
     if family not in FAMILIES:
-        what = f"model_type {str(family)[:40]!r} is not known" if family else "model_type is missing"
+        what = (
+            f"model_type {str(family)[:40]!r} is not known" if family else "model_type is missing"
+        )
         raise UsageError(f"{what}: there are {', '.join(FAMILIES)}")
     keys = Keys(content)
     read_attention, read_experts = FAMILIES[family]

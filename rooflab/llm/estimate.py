@@ -141,9 +141,7 @@ def token_bytes(model: Model, step: Step) -> int:
     """Bytes that one token has in the cache of one GPU."""
     of = model.attention
     numbers = (
-        of.rank + of.rope
-        if isinstance(of, Latent)
-        else 2 * step.kept(of.kv_heads) * of.head_size
+        of.rank + of.rope if isinstance(of, Latent) else 2 * step.kept(of.kv_heads) * of.head_size
     )
     return model.layers * numbers * step.between.input.bytes
 
@@ -219,10 +217,12 @@ def fastest(rows: Iterable[Measurement], names: Sequence[str] = ()) -> Rows:
 
 
 def _named(row: Measurement, names: Sequence[str]) -> bool:
-    return not names or (row.kernel.startswith(tuple(names)) or row.backend.startswith(tuple(names)))
+    return not names or (
+        row.kernel.startswith(tuple(names)) or row.backend.startswith(tuple(names))
+    )
 
 
-def problems(estimates: Iterable[Estimate]) -> list[Problem]:
+def problems(model: Model, steps: Iterable[Step]) -> list[Problem]:
     """The problems to sweep, each once."""
-    works = (one.operator.work for each in estimates for one in each.operators)
+    works = (one.work for step in steps for one in operators(model, step))
     return list({work.key: work for work in works if isinstance(work, Problem)}.values())

@@ -1,4 +1,4 @@
-"""The device of an estimate: its roofs and its memory, from this machine or from a run's manifest."""
+"""The device of an estimate: roofs and memory, of this machine or from a run's manifest."""
 
 from __future__ import annotations
 

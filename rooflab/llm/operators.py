@@ -211,9 +211,7 @@ def _cached(step: Step, numbers: int) -> Operator:
     return Operator("to the cache", work)
 
 
-def _looked(
-    model: Model, step: Step, heads: int, kv_heads: int, size: int
-) -> Attention | Formula:
+def _looked(model: Model, step: Step, heads: int, kv_heads: int, size: int) -> Attention | Formula:
     keys, window = step.context, model.window or step.context
     if keys > window and step.phase == "prefill":
         pairs = step.batch * heads * formulas.windowed_pairs(keys, window)
@@ -235,7 +233,7 @@ def _looked(
 def _latent(model: Model, of: Latent, step: Step) -> Iterator[Operator]:
     """Keys and values are made of the compressed ones in prefill.
 
-    In decode queries are compressed instead, and look at the compressed ones, which all heads share.
+    In decode queries are compressed instead: they look at the compressed ones, which heads share.
     """
     heads, tokens = step.part(of.heads, "heads"), step.tokens
     queries, both = heads * (of.plain + of.rope), of.rank + of.rope
@@ -281,9 +279,7 @@ def _feed_forward(model: Model, step: Step, inner: int) -> Iterator[Operator]:
     yield from _added(model, step)
 
 
-def _gated(
-    model: Model, step: Step, inner: int, of: str, bias: bool = False
-) -> Iterator[Operator]:
+def _gated(model: Model, step: Step, inner: int, of: str, bias: bool = False) -> Iterator[Operator]:
     for one in _products(step, {"gate, up": (inner, 2)}, model.hidden, bias):
         yield replace(one, name=of + one.name)
     work = SwiGlu(rows=step.tokens, columns=inner, precision=step.between)

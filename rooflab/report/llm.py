@@ -11,7 +11,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from rooflab.llm.config import Model
-from rooflab.llm.estimate import Estimate, Timed, largest_batch, parameters, ridge_batch, token_bytes
+from rooflab.llm.estimate import (
+    MOST,
+    Estimate,
+    Timed,
+    largest_batch,
+    parameters,
+    ridge_batch,
+    token_bytes,
+)
 from rooflab.llm.formulas import Formula
 from rooflab.llm.machine import Machine
 from rooflab.llm.operators import Step
@@ -22,6 +30,9 @@ from rooflab.report.text import as_json, digits, share_text
 
 OWN: Final = " *"
 """After the work of an operator that no workload describes."""
+
+LEAST: Final = 0.005
+"""Operators with a smaller part of the time are one line together."""
 
 FEW: Final = 3
 """Operators without a row that are named."""
@@ -38,9 +49,10 @@ def facts(model: Model, one: Estimate, machine: Machine) -> Iterator[str]:
     """The model, and the roofs that an estimate refers to."""
     step = one.step
     where = "on each GPU " if step.gpus > 1 else ""
+    count = f"{digits(parameters(model, step) / 1e9, 3)} billion parameters"
     yield (
-        f"{model.name}: {where}{scaled(parameters(model, step))}parameters, "
-        f"{scaled(one.weights)}B; cache {scaled(token_bytes(model, step))}B for a token"
+        f"{model.name}: {where}{count}, {scaled(one.weights)}B; "
+        f"cache {scaled(token_bytes(model, step))}B for a token"
     )
     roofline, names = machine.roofline, (step.precision.name, step.between.name)
     found = [*map(roofline.compute, dict.fromkeys(names)), roofline.bandwidth()]
@@ -66,7 +78,7 @@ def tables(estimates: Sequence[Estimate], stacks: Sequence[str]) -> Iterator[Tab
 
 def _batches(title: str, some: Sequence[Estimate], stacks: Sequence[str]) -> Table:
     table = FigureTable(title, ("bound",))
-    for name in ("batch", "memory", "roof ms", "tokens/s"):
+    for name in ("batch", "memory", "fits", "roof ms", "tokens/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound", no_wrap=True)
     for stack in stacks:
@@ -74,9 +86,8 @@ def _batches(title: str, some: Sequence[Estimate], stacks: Sequence[str]) -> Tab
         table.add_column("tokens/s", justify="right", no_wrap=True)
     for one in some:
         cause, part = one.bound
-        memory = f"{scaled(one.needs)}B"
-        memory = memory if one.fits else f"[yellow]{memory} > all[/]"
-        cells = [str(one.step.batch), memory, *_speed(one, one.roof_us)]
+        fits = "yes" if one.fits else "[yellow]no[/]"
+        cells = [str(one.step.batch), f"{scaled(one.needs)}B", fits, *_speed(one, one.roof_us)]
         cells.append(f"{cause} {share_text(part, 1)}")
         for stack in stacks:
             cells += _speed(one, one.us(stack), least=bool(one.unmeasured(stack)))
@@ -105,16 +116,32 @@ def _operators(title: str, one: Estimate, stacks: Sequence[str]) -> Table:
         table.add_column("kernel", overflow="fold")
     last = stacks[-1] if stacks else ""
     whole = one.us(last) if last else one.roof_us
-    for timed in sorted(one.operators, key=lambda each: -_us(each, last)):
-        cells = [timed.operator.name, escape(work(timed)), str(timed.operator.times)]
-        cells += [digits(timed.roof_us, 3), digits(100 * _us(timed, last) / whole, 2)]
-        cells.append(timed.roof.bound)
-        for stack in stacks:
-            us = timed.us(stack)
-            cells += [digits(us, 3), digits(us - timed.roof_us, 3)] if us else ["–", ""]
+    ordered = sorted(one.operators, key=lambda each: -_us(each, last))
+    shown = [each for each in ordered if _us(each, last) >= LEAST * whole]
+    for timed in shown:
+        of = [timed.operator.name, escape(work(timed)), str(timed.operator.times)]
         row = timed.rows[last] if last else None
-        table.add_row(*cells, *[escape(row.kernel) if row else ""] * bool(stacks))
+        kernel = [escape(row.kernel) if row else ""] * bool(stacks)
+        table.add_row(*of, *_times([timed], stacks, whole), *kernel)
+    if rest := ordered[len(shown) :]:
+        kernel = [""] * bool(stacks)
+        table.add_row(f"{len(rest)} others", "", "", *_times(rest, stacks, whole), *kernel)
     return table
+
+
+def _times(some: Sequence[Timed], stacks: Sequence[str], whole: float) -> list[str]:
+    """Microseconds at the roof, the part of the step, the bound, and what was measured."""
+    roof_us, last = sum(one.roof_us for one in some), stacks[-1] if stacks else ""
+    part = sum(_us(one, last) for one in some) / whole
+    bounds = {one.roof.bound for one in some}
+    cells = [digits(roof_us, 3), f"{100 * part:.1f}", bounds.pop() if len(bounds) == 1 else ""]
+    for stack in stacks:
+        us = [one.us(stack) for one in some]
+        measured = [one for one in us if one is not None]
+        total = sum(measured)
+        known = len(measured) == len(us)
+        cells += [digits(total, 3), digits(total - roof_us, 3)] if known else ["–", ""]
+    return cells
 
 
 def _us(timed: Timed, stack: str) -> float:
@@ -154,13 +181,11 @@ def sentences(
 
 
 def _limits(model: Model, step: Step, machine: Machine) -> str:
-    ridge, most = (
-        ridge_batch(model, step, machine.roofline),
-        largest_batch(model, step, machine.memory),
-    )
-    told = [f"products with weights meet the ridge at batch {ridge}"] * bool(ridge)
-    told += [] if most is None else [f"memory has room for batch {most}"]
-    return "; ".join(told) or "no batch is known at which products meet the ridge"
+    ridge = ridge_batch(model, step, machine.roofline)
+    most = largest_batch(model, step, machine.memory)
+    where = f"the ridge at batch {ridge}" if ridge else f"no ridge up to batch {MOST}"
+    room = "" if most is None else f"; memory has room for batch {most}"
+    return f"products with weights meet {where}{room}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -187,13 +212,18 @@ def commands(problems: Iterable[Problem]) -> list[str]:
     """The sweeps that measure these problems, a command each for those with the same options."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for one in problems:
-        plain = one.size.isdecimal()
-        words = [one.workload, "-p", one.precision.name]
+        words = ["rooflab", "sweep", one.workload, "-p", one.precision.name]
         for name, value in one.settings.items():
             if value != one.parameters()[name].default:
                 words += [f"--{name.replace('_', '-')}", str(value)]
-        groups.setdefault((*words, "--sizes" if plain else "--shape"), []).append(one.size)
-    return [shlex.join(["rooflab", "sweep", *key, ",".join(sizes)]) for key, sizes in groups.items()]
+        groups.setdefault(tuple(words), []).append(_shape(one))
+    return [shlex.join([*words, "--shape", ",".join(shapes)]) for words, shapes in groups.items()]
+
+
+def _shape(one: Problem) -> str:
+    """The size in the notation of ``--shape``, which has two numbers or more."""
+    first, second, *_ = one.extents.values()
+    return f"{first}x{second}" if one.size.isdecimal() else one.size
 
 
 # JSON --------------------------------------------------------------------------------------------
@@ -218,9 +248,7 @@ def to_json(
     )
 
 
-def _step(
-    model: Model, one: Estimate, machine: Machine, stacks: Sequence[str]
-) -> dict[str, Any]:
+def _step(model: Model, one: Estimate, machine: Machine, stacks: Sequence[str]) -> dict[str, Any]:
     step = one.step
     return {
         "phase": step.phase,
