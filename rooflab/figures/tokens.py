@@ -171,9 +171,6 @@ def _draw_limit(panel: model.Panel, batch: int, text: str) -> None:
     """A batch at which something changes."""
     low, high = panel.y.limits
     panel.lines.append(model.Line([(batch, low), (batch, high)], theme().muted, 0.8, (0, (1, 2))))
-    spots = [
-        model.Spot(batch, panel.y.value(share), dx, 0, ha, "center")
-        for share in (0.06, 0.13, 0.2, 0.3, 0.4)
-        for dx, ha in ((-4, "right"), (4, "left"))
-    ]
-    panel.labels.append(model.Label(text, spots, theme().muted, theme().small))
+    angle, spots = panel.along((batch, low), (batch, panel.y.value(0.6)))
+    label = model.Label(text, spots, theme().muted, theme().small, rotation=angle)
+    panel.labels.append(label)

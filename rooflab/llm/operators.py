@@ -15,7 +15,7 @@ from rooflab.llm import formulas
 from rooflab.llm.config import Experts, Grouped, Latent, Model
 from rooflab.llm.formulas import Formula
 from rooflab.model.precision import PRECISIONS, Precision
-from rooflab.model.problem import Problem
+from rooflab.model.problem import MAX_EXTENT, Problem
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.collectives import AllGather, AllReduce
 from rooflab.workloads.elementwise import Add, Copy
@@ -157,8 +157,9 @@ def _added(model: Model, step: Step) -> Iterator[Operator]:
     """The sum over GPUs, and what is added to the input of the layer."""
     if step.gpus > 1:
         count = step.tokens * model.hidden
-        work = AllReduce(elements=count, gpus=step.gpus, precision=step.between)
-        yield Operator("all-reduce", work)
+        parts = -(-count // MAX_EXTENT)
+        work = AllReduce(elements=-(-count // parts), gpus=step.gpus, precision=step.between)
+        yield Operator("all-reduce", work, parts)
     yield _sum(model, step)
 
 
