@@ -49,7 +49,7 @@ def facts(model: Model, one: Estimate, machine: Machine) -> Iterator[str]:
     """The model, and the roofs that an estimate refers to."""
     step = one.step
     where = "on each GPU " if step.gpus > 1 else ""
-    count = f"{digits(parameters(model, step) / 1e9, 3)} billion parameters"
+    count = f"{_counted(parameters(model, step))} parameters"
     yield (
         f"{model.name}: {where}{count}, {scaled(one.weights)}B; "
         f"cache {scaled(token_bytes(model, step))}B for a token"
@@ -59,6 +59,13 @@ def facts(model: Model, one: Estimate, machine: Machine) -> Iterator[str]:
     found += [roofline.bandwidth(PEER)] if step.gpus > 1 else []
     told = (f"{limit.key} {limit.amount} ({limit.provenance})" for limit in found if limit)
     yield f"{machine.name}: {', '.join(told)}"
+
+
+def _counted(count: int) -> str:
+    for least, name in ((10**9, "billion"), (10**6, "million")):
+        if count >= least:
+            return f"{digits(count / least, 3)} {name}"
+    return str(count)
 
 
 # Tables ------------------------------------------------------------------------------------------
@@ -77,8 +84,11 @@ def tables(estimates: Sequence[Estimate], stacks: Sequence[str]) -> Iterator[Tab
 
 
 def _batches(title: str, some: Sequence[Estimate], stacks: Sequence[str]) -> Table:
-    table = FigureTable(title, ("bound",))
-    for name in ("batch", "memory", "fits", "roof ms", "tokens/s"):
+    table = FigureTable(title, ("bound", "memory"))
+    if stacks:
+        table.padding = (0, 1, 0, 0)  # so that it fits 80 columns
+    all_fit = all(one.fits for one in some)
+    for name in ("batch", "memory", *["fits"] * (not all_fit), "roof ms", "tokens/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound", no_wrap=True)
     for stack in stacks:
@@ -86,8 +96,8 @@ def _batches(title: str, some: Sequence[Estimate], stacks: Sequence[str]) -> Tab
         table.add_column("tokens/s", justify="right", no_wrap=True)
     for one in some:
         cause, part = one.bound
-        fits = "yes" if one.fits else "[yellow]no[/]"
-        cells = [str(one.step.batch), f"{scaled(one.needs)}B", fits, *_speed(one, one.roof_us)]
+        fits = [] if all_fit else ["yes" if one.fits else "[yellow]no[/]"]
+        cells = [str(one.step.batch), f"{scaled(one.needs)}B", *fits, *_speed(one, one.roof_us)]
         cells.append(f"{cause} {share_text(part, 1)}")
         for stack in stacks:
             cells += _speed(one, one.us(stack), least=bool(one.unmeasured(stack)))
