@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
+from rich.markup import escape
 
 from rooflab.cli import app, console
 from rooflab.cli.runs import refuse_unwritable, write_text
@@ -15,10 +16,10 @@ from rooflab.errors import UsageError
 from rooflab.options import listed, parse_sizes
 
 if TYPE_CHECKING:
-    from rooflab.llm.config import Model
+    from rooflab.llm.config import LanguageModel
     from rooflab.llm.estimate import Estimate, Rows
     from rooflab.llm.machine import Machine
-    from rooflab.llm.operators import Step
+    from rooflab.llm.operators import ModelStep
     from rooflab.runs.store import Run
 
 PICTURES: Final = (".png", ".svg", ".pdf")
@@ -116,16 +117,16 @@ def _steps(
     precisions: list[str],
     gpus: int,
     separate: bool,
-) -> list[Step]:
+) -> list[ModelStep]:
     """All prefills, then all decodes, by precision and context."""
-    from rooflab.llm.operators import KNOWN, PHASES, Step
+    from rooflab.llm.operators import KNOWN, PHASES, ModelStep
     from rooflab.model.precision import PRECISIONS, precision_name
 
     names = list(dict.fromkeys(map(precision_name, precisions)))
     if unknown := [name for name in names if name not in KNOWN]:
         raise UsageError(f"--precision {unknown[0][:40]!r}: choose from {', '.join(KNOWN)}")
     return [
-        Step(phase, batch, length, PRECISIONS[name], gpus, separate)
+        ModelStep(phase, batch, length, PRECISIONS[name], gpus, separate)
         for phase, some in zip(PHASES, lengths, strict=True)
         for name, length, batch in product(names, some, batches)
     ]
@@ -157,6 +158,7 @@ def _stacks(runs: list[Run], names: list[str]) -> dict[str, Rows]:
 
 
 def _machine(facts: Path | None, runs: list[Run], device: str, link: float | None) -> Machine:
+    from rooflab.devices import registry as devices
     from rooflab.llm import machine
 
     if facts:
@@ -164,14 +166,18 @@ def _machine(facts: Path | None, runs: list[Run], device: str, link: float | Non
     elif runs:
         found = machine.of_manifest(runs[0].manifest)
     else:
-        found = machine.here(device)
+        device_id, why = devices.resolve(device)
+        if why:
+            console.note(why)
+        with console.err().status(f"reading the roofs of {escape(device_id)}"):
+            found = machine.here(device_id)
     if runs and (name := runs[0].manifest.device.name) != found.name:
         raise UsageError(f"the runs are of {name}, the roofs of {found.name}: leave out one")
     return found.linked(link * 1e9) if link else found
 
 
 def _estimates(
-    model: Model, steps: list[Step], machine: Machine, stacks: dict[str, Rows]
+    model: LanguageModel, steps: list[ModelStep], machine: Machine, stacks: dict[str, Rows]
 ) -> list[Estimate]:
     from rooflab.llm.estimate import estimate
 
@@ -183,7 +189,7 @@ def _estimates(
     return [estimate(model, step, machine, stacks) for step in steps]
 
 
-def _print_problems(model: Model, steps: list[Step]) -> None:
+def _print_problems(model: LanguageModel, steps: list[ModelStep]) -> None:
     from rooflab.llm.estimate import problems
     from rooflab.report.llm import commands
 
@@ -192,7 +198,12 @@ def _print_problems(model: Model, steps: list[Step]) -> None:
 
 
 def _print(
-    model: Model, found: list[Estimate], machine: Machine, stacks: list[str], *, as_json: bool
+    model: LanguageModel,
+    found: list[Estimate],
+    machine: Machine,
+    stacks: list[str],
+    *,
+    as_json: bool,
 ) -> None:
     from rooflab.report import llm as report
 
@@ -212,7 +223,7 @@ def _print(
 
 def _write(
     path: Path,
-    model: Model,
+    model: LanguageModel,
     found: list[Estimate],
     machine: Machine,
     stacks: list[str],

@@ -13,10 +13,10 @@ from rooflab.figures.page import grid, page_width
 from rooflab.figures.palette import MARKERS, KernelStyle, readable
 from rooflab.figures.style import Dash, theme
 from rooflab.llm import estimate
-from rooflab.llm.config import Model
+from rooflab.llm.config import LanguageModel
 from rooflab.llm.estimate import Estimate
 from rooflab.llm.machine import Machine
-from rooflab.llm.operators import Step, operators
+from rooflab.llm.operators import ModelStep, operators
 from rooflab.model.units import scaled
 
 STEPS: Final = 4
@@ -26,7 +26,7 @@ ROOF: Final = "all operators at their roofs"
 
 
 def make(
-    of: Model, estimates: Sequence[Estimate], machine: Machine, stacks: Sequence[str]
+    of: LanguageModel, estimates: Sequence[Estimate], machine: Machine, stacks: Sequence[str]
 ) -> model.Page:
     """A panel of decode for each precision and context: roofs, their sum, what was measured."""
     decodes = [one for one in estimates if one.step.phase == "decode"]
@@ -58,7 +58,7 @@ def _panel_of(one: Estimate) -> tuple[object, ...]:
     return one.step.precision, one.step.context
 
 
-def _notes(of: Model, estimates: Sequence[Estimate], stacks: Sequence[str]) -> list[str]:
+def _notes(of: LanguageModel, estimates: Sequence[Estimate], stacks: Sequence[str]) -> list[str]:
     step, notes = estimates[0].step, []
     if step.gpus > 1:
         notes.append(f"{step.gpus} GPUs: modelled, one operator after the other.")
@@ -72,7 +72,7 @@ def _notes(of: Model, estimates: Sequence[Estimate], stacks: Sequence[str]) -> l
 
 
 def _panel(
-    of: Model,
+    of: LanguageModel,
     group: Sequence[Estimate],
     machine: Machine,
     cell: model.Cell,
@@ -112,7 +112,7 @@ def _batches(most: int) -> list[int]:
 
 
 def _roofs(
-    of: Model, step: Step, machine: Machine, batches: Sequence[int]
+    of: LanguageModel, step: ModelStep, machine: Machine, batches: Sequence[int]
 ) -> dict[str, list[model.Point]]:
     """Tokens per second if there were only FLOPs, and if there were only bytes of memory."""
     compute, memory = [], []

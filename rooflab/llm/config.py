@@ -60,7 +60,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class LanguageModel:
     """A language model. ``sparse`` of its ``layers`` have ``experts``, the others ``inner``."""
 
     name: str
@@ -225,7 +225,7 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in (configs_dir() / "models").glob("*.json"))
 
 
-def read(given: str) -> Model:
+def read(given: str) -> LanguageModel:
     """A model by the path of its configuration, or of its folder, or by the name of a shipped one.
 
     Raises ``UsageError`` or ``RunError``, one line each.
@@ -244,7 +244,7 @@ def read(given: str) -> Model:
         raise UsageError(f"{path}: {error}") from None
 
 
-def parse(name: str, content: Mapping[str, Any]) -> Model:
+def parse(name: str, content: Mapping[str, Any]) -> LanguageModel:
     """The model of a configuration; raises ``UsageError``."""
     family = content.get("model_type")
     if family not in FAMILIES:
@@ -255,7 +255,7 @@ def parse(name: str, content: Mapping[str, Any]) -> Model:
     keys = Keys(content)
     read_attention, read_experts = FAMILIES[family]
     attention, (experts, sparse) = read_attention(keys), read_experts(keys)
-    model = Model(
+    model = LanguageModel(
         name=name,
         family=family,
         layers=keys.count("num_hidden_layers"),

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.llm.config import Latent, Model
+from rooflab.llm.config import LanguageModel, Latent
 from rooflab.llm.formulas import Formula
 from rooflab.llm.machine import Machine
-from rooflab.llm.operators import Operator, Step, operators
+from rooflab.llm.operators import ModelStep, Operator, operators
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import DRAM, PEER, Problem
 from rooflab.model.roofline import Roof, Roofline
@@ -26,7 +26,7 @@ Rows = Mapping[tuple[object, ...], Measurement]
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedOperator:
     """An operator with its roof, and by stack the row that was measured for it, if there is one."""
 
     operator: Operator
@@ -48,8 +48,8 @@ class Timed:
 class Estimate:
     """A step of a model on a device. Weights and cache are bytes of one device."""
 
-    step: Step
-    operators: tuple[Timed, ...]
+    step: ModelStep
+    operators: tuple[TimedOperator, ...]
     weights: int
     cache: int
     memory: float | None
@@ -73,7 +73,7 @@ class Estimate:
         """The time as measured; an operator that was not measured has its least time."""
         return sum(one.us(stack) or one.roof_us for one in self.operators)
 
-    def unmeasured(self, stack: str) -> list[Timed]:
+    def unmeasured(self, stack: str) -> list[TimedOperator]:
         """The operators without a row: then ``us`` is a lower bound."""
         return [one for one in self.operators if one.us(stack) is None]
 
@@ -92,7 +92,10 @@ class Estimate:
 
 
 def estimate(
-    model: Model, step: Step, machine: Machine, stacks: Mapping[str, Rows] | None = None
+    model: LanguageModel,
+    step: ModelStep,
+    machine: Machine,
+    stacks: Mapping[str, Rows] | None = None,
 ) -> Estimate:
     """The estimate of a step; raises ``UsageError`` if a roof is missing."""
     found = operators(model, step)
@@ -101,13 +104,15 @@ def estimate(
     return Estimate(step, timed, weight_bytes(found), cache, machine.memory)
 
 
-def _timed(one: Operator, machine: Machine, stacks: Mapping[str, Rows]) -> Timed:
+def _timed(one: Operator, machine: Machine, stacks: Mapping[str, Rows]) -> TimedOperator:
     roof = _roof(one.work, machine.roofline)
     if roof is None:
         raise UsageError(_lacking(one, machine))
     work = one.work
     key = work.key if isinstance(work, Problem) else None
-    return Timed(one, roof, {name: rows.get(key) if key else None for name, rows in stacks.items()})
+    return TimedOperator(
+        one, roof, {name: rows.get(key) if key else None for name, rows in stacks.items()}
+    )
 
 
 def _roof(work: Problem | Formula, roofline: Roofline) -> Roof | None:
@@ -127,7 +132,7 @@ def _lacking(one: Operator, machine: Machine) -> str:
 # Memory ------------------------------------------------------------------------------------------
 
 
-def parameters(model: Model, step: Step) -> int:
+def parameters(model: LanguageModel, step: ModelStep) -> int:
     """Numbers of all weights, on one of the step's GPUs."""
     return sum(one.times * one.weights for one in operators(model, step))
 
@@ -137,7 +142,7 @@ def weight_bytes(found: Iterable[Operator]) -> int:
     return sum(one.times * one.weights * one.work.precision.input.bytes for one in found)
 
 
-def token_bytes(model: Model, step: Step) -> int:
+def token_bytes(model: LanguageModel, step: ModelStep) -> int:
     """Bytes that one token has in the cache of one GPU."""
     of = model.attention
     numbers = (
@@ -146,12 +151,12 @@ def token_bytes(model: Model, step: Step) -> int:
     return model.layers * numbers * step.between.input.bytes
 
 
-def cache_bytes(model: Model, step: Step) -> int:
+def cache_bytes(model: LanguageModel, step: ModelStep) -> int:
     """Bytes that one sequence has in the cache of one GPU."""
     return token_bytes(model, step) * min(step.context, model.window or step.context)
 
 
-def largest_batch(model: Model, step: Step, memory: float | None) -> int | None:
+def largest_batch(model: LanguageModel, step: ModelStep, memory: float | None) -> int | None:
     """Of how many sequences the cache has room beside the weights; None if it is not known."""
     if memory is None:
         return None
@@ -172,7 +177,7 @@ def seconds(found: Iterable[Operator], roofline: Roofline) -> tuple[float, float
     return compute, memory
 
 
-def ridge_batch(model: Model, step: Step, roofline: Roofline) -> int | None:
+def ridge_batch(model: LanguageModel, step: ModelStep, roofline: Roofline) -> int | None:
     """The least batch whose products with weights take as long to compute as to read."""
 
     def computes(batch: int) -> bool:
@@ -222,7 +227,7 @@ def _named(row: Measurement, names: Sequence[str]) -> bool:
     )
 
 
-def problems(model: Model, steps: Iterable[Step]) -> list[Problem]:
+def problems(model: LanguageModel, steps: Iterable[ModelStep]) -> list[Problem]:
     """The problems to sweep, each once."""
     works = (one.work for step in steps for one in operators(model, step))
     return list({work.key: work for work in works if isinstance(work, Problem)}.values())

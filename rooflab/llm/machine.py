@@ -41,9 +41,9 @@ def of_files(path: Path) -> Machine:
     return of_manifest(load_manifest(path / MANIFEST if path.is_dir() else path))
 
 
-def here(spec: str) -> Machine:
+def here(device_id: str) -> Machine:
     """A device of this machine; the roofs of a CPU are measured."""
-    device = devices.open_device(devices.resolve(spec)[0])
+    device = devices.open_device(device_id)
     if device.measures_roofs:
         device.claim()
     memory = device.fact("memory_total")

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from rooflab.errors import UsageError
 from rooflab.llm import formulas
-from rooflab.llm.config import Experts, Grouped, Latent, Model
+from rooflab.llm.config import Experts, Grouped, LanguageModel, Latent
 from rooflab.llm.formulas import Formula
 from rooflab.model.precision import PRECISIONS, Precision
 from rooflab.model.problem import MAX_EXTENT, Problem
@@ -31,7 +31,7 @@ KNOWN: Final = ("bf16", "fp16", "fp8", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ModelStep:
     """What is computed at once: all tokens of a prompt, or the next one, of ``batch`` sequences.
 
     ``context`` are the tokens of a sequence after the step. ``precision`` is that of products with
@@ -85,7 +85,7 @@ class Operator:
     weights: int = 0
 
 
-def operators(model: Model, step: Step) -> tuple[Operator, ...]:
+def operators(model: LanguageModel, step: ModelStep) -> tuple[Operator, ...]:
     """All operators of a step in their order; those that are the same problem are one."""
     found: dict[tuple[object, ...], Operator] = {}
     for one in _all(model, step):
@@ -95,7 +95,7 @@ def operators(model: Model, step: Step) -> tuple[Operator, ...]:
     return tuple(one for one in found.values() if one.times)
 
 
-def _all(model: Model, step: Step) -> Iterator[Operator]:
+def _all(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     plain = step.between
     table = 0 if model.tied else model.vocabulary * model.hidden
     work = formulas.embedding(step.tokens, model.hidden, plain)
@@ -125,24 +125,24 @@ def _gemm(m: int, n: int, k: int, precision: Precision, batch: int = 1) -> Gemm:
     return Gemm(m=m, n=n, k=k, batch=batch, layout="nt", precision=precision)
 
 
-def _norm(model: Model, step: Step) -> Iterator[Operator]:
+def _norm(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     yield _rows("norm", step, step.tokens, model.hidden)
 
 
-def _rows(name: str, step: Step, rows: int, columns: int) -> Operator:
+def _rows(name: str, step: ModelStep, rows: int, columns: int) -> Operator:
     work = RmsNorm(rows=rows, columns=columns, precision=step.between)
     return Operator(name, work, 1, columns)
 
 
 def _product(
-    step: Step, name: str, outputs: int, inputs: int, bias: bool = False, times: int = 1
+    step: ModelStep, name: str, outputs: int, inputs: int, bias: bool = False, times: int = 1
 ) -> Operator:
     work = _gemm(step.tokens, outputs, inputs, step.precision)
     return Operator(name, work, times, outputs * (inputs + bias))
 
 
 def _products(
-    step: Step, parts: dict[str, tuple[int, int]], inputs: int, bias: bool
+    step: ModelStep, parts: dict[str, tuple[int, int]], inputs: int, bias: bool
 ) -> Iterator[Operator]:
     """Products of the same rows: by name the outputs, and how many there are of them."""
     if step.separate:
@@ -153,7 +153,7 @@ def _products(
     yield _product(step, ", ".join(parts), total, inputs, bias)
 
 
-def _added(model: Model, step: Step) -> Iterator[Operator]:
+def _added(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     """The sum over GPUs, and what is added to the input of the layer."""
     if step.gpus > 1:
         count = step.tokens * model.hidden
@@ -163,7 +163,7 @@ def _added(model: Model, step: Step) -> Iterator[Operator]:
     yield _sum(model, step)
 
 
-def _sum(model: Model, step: Step) -> Operator:
+def _sum(model: LanguageModel, step: ModelStep) -> Operator:
     work = Add(rows=step.tokens, columns=model.hidden, precision=step.between)
     return Operator("residual", work)
 
@@ -171,7 +171,7 @@ def _sum(model: Model, step: Step) -> Operator:
 # Attention ---------------------------------------------------------------------------------------
 
 
-def _attention(model: Model, step: Step) -> Iterator[Operator]:
+def _attention(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     yield from _norm(model, step)
     if isinstance(model.attention, Grouped):
         yield from _grouped(model, model.attention, step)
@@ -180,7 +180,7 @@ def _attention(model: Model, step: Step) -> Iterator[Operator]:
     yield from _added(model, step)
 
 
-def _grouped(model: Model, of: Grouped, step: Step) -> Iterator[Operator]:
+def _grouped(model: LanguageModel, of: Grouped, step: ModelStep) -> Iterator[Operator]:
     heads, kv_heads = step.part(of.heads, "heads"), step.kept(of.kv_heads)
     size, tokens = of.head_size, step.tokens
     parts = {"query": (heads * size, 1), "key, value": (kv_heads * size, 2)}
@@ -194,7 +194,7 @@ def _grouped(model: Model, of: Grouped, step: Step) -> Iterator[Operator]:
     yield _product(step, "output", model.hidden, heads * size, of.output_bias)
 
 
-def _turned(step: Step, heads: dict[str, int], size: int) -> Iterator[Operator]:
+def _turned(step: ModelStep, heads: dict[str, int], size: int) -> Iterator[Operator]:
     for name, count in heads.items():
         work = Rope(
             tokens=step.queries,
@@ -206,13 +206,15 @@ def _turned(step: Step, heads: dict[str, int], size: int) -> Iterator[Operator]:
         yield Operator(f"rope of {name}", work)
 
 
-def _cached(step: Step, numbers: int) -> Operator:
+def _cached(step: ModelStep, numbers: int) -> Operator:
     """What each token adds to the cache."""
     work = Copy(rows=step.tokens, columns=numbers, precision=step.between)
     return Operator("to the cache", work)
 
 
-def _looked(model: Model, step: Step, heads: int, kv_heads: int, size: int) -> Attention | Formula:
+def _looked(
+    model: LanguageModel, step: ModelStep, heads: int, kv_heads: int, size: int
+) -> Attention | Formula:
     keys, window = step.context, model.window or step.context
     if keys > window and step.phase == "prefill":
         pairs = step.batch * heads * formulas.windowed_pairs(keys, window)
@@ -231,7 +233,7 @@ def _looked(model: Model, step: Step, heads: int, kv_heads: int, size: int) -> A
     )
 
 
-def _latent(model: Model, of: Latent, step: Step) -> Iterator[Operator]:
+def _latent(model: LanguageModel, of: Latent, step: ModelStep) -> Iterator[Operator]:
     """Keys and values are made of the compressed ones in prefill.
 
     In decode queries are compressed instead: they look at the compressed ones, which heads share.
@@ -265,7 +267,7 @@ def _latent(model: Model, of: Latent, step: Step) -> Iterator[Operator]:
     yield _product(step, "output", model.hidden, heads * of.value)
 
 
-def _per_head(step: Step, name: str, heads: int, outputs: int, inputs: int) -> Operator:
+def _per_head(step: ModelStep, name: str, heads: int, outputs: int, inputs: int) -> Operator:
     """A product with a matrix for each head."""
     work = _gemm(step.tokens, outputs, inputs, step.between, heads)
     return Operator(name, work, 1, heads * outputs * inputs)
@@ -274,13 +276,15 @@ def _per_head(step: Step, name: str, heads: int, outputs: int, inputs: int) -> O
 # Feed-forward layers -----------------------------------------------------------------------------
 
 
-def _feed_forward(model: Model, step: Step, inner: int) -> Iterator[Operator]:
+def _feed_forward(model: LanguageModel, step: ModelStep, inner: int) -> Iterator[Operator]:
     inner = step.part(inner, "numbers of the feed-forward layer")
     yield from _gated(model, step, inner, "", model.bias)
     yield from _added(model, step)
 
 
-def _gated(model: Model, step: Step, inner: int, of: str, bias: bool = False) -> Iterator[Operator]:
+def _gated(
+    model: LanguageModel, step: ModelStep, inner: int, of: str, bias: bool = False
+) -> Iterator[Operator]:
     for one in _products(step, {"gate, up": (inner, 2)}, model.hidden, bias):
         yield replace(one, name=of + one.name)
     work = SwiGlu(rows=step.tokens, columns=inner, precision=step.between)
@@ -288,7 +292,7 @@ def _gated(model: Model, step: Step, inner: int, of: str, bias: bool = False) ->
     yield _product(step, f"{of}down", model.hidden, inner, bias)
 
 
-def _experts(model: Model, step: Step, of: Experts) -> Iterator[Operator]:
+def _experts(model: LanguageModel, step: ModelStep, of: Experts) -> Iterator[Operator]:
     tokens, plain = step.tokens, step.between
     inner = step.part(of.size, "numbers of an expert")
     used, rows = formulas.experts_used(tokens, of.count, of.chosen), tokens * of.chosen

@@ -10,11 +10,11 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from rooflab.llm.config import Model
+from rooflab.llm.config import LanguageModel
 from rooflab.llm.estimate import (
     MOST,
     Estimate,
-    Timed,
+    TimedOperator,
     largest_batch,
     parameters,
     ridge_batch,
@@ -22,7 +22,7 @@ from rooflab.llm.estimate import (
 )
 from rooflab.llm.formulas import Formula
 from rooflab.llm.machine import Machine
-from rooflab.llm.operators import Step
+from rooflab.llm.operators import ModelStep
 from rooflab.model.problem import PEER, Problem
 from rooflab.model.units import scaled
 from rooflab.report.fitting import FigureTable
@@ -38,14 +38,14 @@ FEW: Final = 3
 """Operators without a row that are named."""
 
 
-def heading(step: Step) -> str:
+def heading(step: ModelStep) -> str:
     """``decode BF16, context 2048``."""
     what = "prompt" if step.phase == "prefill" else "context"
     gpus = f", {step.gpus} GPUs" if step.gpus > 1 else ""
     return f"{step.phase} {step.precision.title}, {what} {step.context}{gpus}"
 
 
-def facts(model: Model, one: Estimate, machine: Machine) -> Iterator[str]:
+def facts(model: LanguageModel, one: Estimate, machine: Machine) -> Iterator[str]:
     """The model, and the roofs that an estimate refers to."""
     step = one.step
     where = "on each GPU " if step.gpus > 1 else ""
@@ -139,7 +139,7 @@ def _operators(title: str, one: Estimate, stacks: Sequence[str]) -> Table:
     return table
 
 
-def _times(some: Sequence[Timed], stacks: Sequence[str], whole: float) -> list[str]:
+def _times(some: Sequence[TimedOperator], stacks: Sequence[str], whole: float) -> list[str]:
     """Microseconds at the roof, the part of the step, the bound, and what was measured."""
     roof_us, last = sum(one.roof_us for one in some), stacks[-1] if stacks else ""
     part = sum(_us(one, last) for one in some) / whole
@@ -154,11 +154,11 @@ def _times(some: Sequence[Timed], stacks: Sequence[str], whole: float) -> list[s
     return cells
 
 
-def _us(timed: Timed, stack: str) -> float:
+def _us(timed: TimedOperator, stack: str) -> float:
     return (timed.us(stack) if stack else None) or timed.roof_us
 
 
-def work(timed: Timed) -> str:
+def work(timed: TimedOperator) -> str:
     """``gemm 64x6144x4096``; with a mark if no workload describes it."""
     of = timed.operator.work
     if isinstance(of, Formula):
@@ -170,7 +170,7 @@ def work(timed: Timed) -> str:
 
 
 def sentences(
-    model: Model, estimates: Sequence[Estimate], machine: Machine, stacks: Sequence[str]
+    model: LanguageModel, estimates: Sequence[Estimate], machine: Machine, stacks: Sequence[str]
 ) -> Iterator[str]:
     """What the tables do not say."""
     decodes = [one.step for one in estimates if one.step.phase == "decode"]
@@ -190,7 +190,7 @@ def sentences(
             yield f"{stack} is a lower bound: {_some(list(names))} not measured, at the roof here"
 
 
-def _limits(model: Model, step: Step, machine: Machine) -> str:
+def _limits(model: LanguageModel, step: ModelStep, machine: Machine) -> str:
     ridge = ridge_batch(model, step, machine.roofline)
     most = largest_batch(model, step, machine.memory)
     where = f"the ridge at batch {ridge}" if ridge else f"no ridge up to batch {MOST}"
@@ -240,7 +240,7 @@ def _shape(one: Problem) -> str:
 
 
 def to_json(
-    model: Model, estimates: Sequence[Estimate], machine: Machine, stacks: Sequence[str]
+    model: LanguageModel, estimates: Sequence[Estimate], machine: Machine, stacks: Sequence[str]
 ) -> str:
     """Everything, for other programs."""
     step = estimates[0].step
@@ -258,7 +258,9 @@ def to_json(
     )
 
 
-def _step(model: Model, one: Estimate, machine: Machine, stacks: Sequence[str]) -> dict[str, Any]:
+def _step(
+    model: LanguageModel, one: Estimate, machine: Machine, stacks: Sequence[str]
+) -> dict[str, Any]:
     step = one.step
     return {
         "phase": step.phase,
@@ -286,7 +288,7 @@ def _step(model: Model, one: Estimate, machine: Machine, stacks: Sequence[str]) 
     }
 
 
-def _operator(timed: Timed, stacks: Sequence[str]) -> dict[str, Any]:
+def _operator(timed: TimedOperator, stacks: Sequence[str]) -> dict[str, Any]:
     of, operator = timed.operator.work, timed.operator
     known = isinstance(of, Problem)
     return {

@@ -12,7 +12,7 @@ from commands import Rooflab, joined, only_run
 
 from rooflab.llm.config import read
 from rooflab.llm.estimate import problems
-from rooflab.llm.operators import PHASES, Step
+from rooflab.llm.operators import PHASES, ModelStep
 from rooflab.model.precision import PRECISIONS
 from rooflab.options import parse_shape
 from rooflab.report.llm import commands
@@ -154,7 +154,9 @@ def test_unknown_keys_are_named(rooflab: Rooflab, tiny: Path) -> None:
 def test_the_swept_problems_are_those_of_the_model(rooflab: Rooflab) -> None:
     code, out, _ = rooflab("model", "llama-3.1-8b", "--batch", "1,64", "--problems")
     assert code == 0
-    steps = [Step(phase, batch, 2048, PRECISIONS["bf16"]) for phase in PHASES for batch in (1, 64)]
+    steps = [
+        ModelStep(phase, batch, 2048, PRECISIONS["bf16"]) for phase in PHASES for batch in (1, 64)
+    ]
     wanted = problems(read("llama-3.1-8b"), steps)
     assert out.splitlines() == commands(wanted)
     keys = set()

@@ -13,13 +13,13 @@ from rooflab.figures.style import THEMES, styled
 from rooflab.llm.config import read
 from rooflab.llm.estimate import BEST, estimate, fastest, problems
 from rooflab.llm.machine import of_files
-from rooflab.llm.operators import PHASES, Step
+from rooflab.llm.operators import PHASES, ModelStep
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 
 H200 = of_files(Path(__file__).resolve().parents[2] / "data" / "runs" / "two_gpus")
 LLAMA = read("llama-3.1-8b")
-STEP = Step("decode", 1, 2048, PRECISIONS["bf16"])
+STEP = ModelStep("decode", 1, 2048, PRECISIONS["bf16"])
 STEPS = [
     replace(STEP, phase=phase, batch=batch, context=context)
     for phase in PHASES

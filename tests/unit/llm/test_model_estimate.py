@@ -19,7 +19,7 @@ from rooflab.llm.estimate import (
     seconds,
 )
 from rooflab.llm.machine import Machine, of_files
-from rooflab.llm.operators import Phase, Step, operators
+from rooflab.llm.operators import ModelStep, Phase, operators
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
@@ -34,8 +34,10 @@ def h200() -> Machine:
     return of_files(DATA / "runs" / "two_gpus")
 
 
-def step(phase: Phase = "decode", batch: int = 1, context: int = 2048, **changes: object) -> Step:
-    made = Step(phase, batch, context, PRECISIONS["bf16"])
+def step(
+    phase: Phase = "decode", batch: int = 1, context: int = 2048, **changes: object
+) -> ModelStep:
+    made = ModelStep(phase, batch, context, PRECISIONS["bf16"])
     return replace(made, **changes)  # type: ignore[arg-type]
 
 

@@ -11,18 +11,20 @@ from rooflab.llm import formulas
 from rooflab.llm.config import read
 from rooflab.llm.estimate import cache_bytes, parameters, token_bytes, weight_bytes
 from rooflab.llm.formulas import Formula
-from rooflab.llm.operators import PHASES, Operator, Phase, Step, operators
+from rooflab.llm.operators import PHASES, ModelStep, Operator, Phase, operators
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads.gemm import Gemm
 
 
-def step(phase: Phase = "decode", batch: int = 1, context: int = 2048, **changes: object) -> Step:
-    made = Step(phase, batch, context, PRECISIONS["bf16"])
+def step(
+    phase: Phase = "decode", batch: int = 1, context: int = 2048, **changes: object
+) -> ModelStep:
+    made = ModelStep(phase, batch, context, PRECISIONS["bf16"])
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def by_name(name: str, wanted: Step) -> dict[str, Operator]:
+def by_name(name: str, wanted: ModelStep) -> dict[str, Operator]:
     return {one.name: one for one in operators(read(name), wanted)}
 
 
