@@ -136,6 +136,8 @@ def _runs(paths: list[Path]) -> list[Run]:
     from rooflab.runs import store
 
     runs = [store.load(path) for path in paths]
+    for warning in (warning for run in runs for warning in run.warnings):
+        console.warn(warning)
     names = list(dict.fromkeys(run.manifest.device.name for run in runs))
     if len(names) > 1:
         raise UsageError(

@@ -79,7 +79,7 @@ def _panel(
     styles: Mapping[str, KernelStyle],
 ) -> model.Panel:
     step = group[0].step
-    most = estimate.largest_batch(of, step, machine.memory) or 0
+    most = min(estimate.largest_batch(of, step, machine.memory) or 0, estimate.MOST)
     batches = _batches(max(2, most, *(one.step.batch for one in group)))
     curve = [estimate.estimate(of, replace(step, batch=batch), machine) for batch in batches]
     roofs = _roofs(of, step, machine, batches)

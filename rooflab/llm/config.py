@@ -110,6 +110,13 @@ class Keys:
             )
         return found
 
+    def several(self, name: str) -> list[Any]:
+        """A list, empty by default."""
+        found = self.value(name, [])
+        if not isinstance(found, list):
+            raise UsageError(f"{name} = {str(found)[:40]!r} is not a list")
+        return found
+
     def flag(self, name: str, default: bool = False) -> bool:
         """Whether it is true."""
         found = self.value(name, default)
@@ -135,7 +142,8 @@ def _grouped(
 
 
 def _latent(keys: Keys) -> Latent:
-    keys.value("num_key_value_heads")
+    for name in ("num_key_value_heads", "head_dim", "qk_head_dim"):
+        keys.value(name)  # they follow from the others
     if keys.flag("attention_bias"):
         raise UsageError("attention_bias = true is not known of latent attention")
     return Latent(
@@ -160,7 +168,7 @@ def _mixtral(keys: Keys) -> Sparse:
 
 def _qwen3_moe(keys: Keys) -> Sparse:
     count, chosen = keys.count("num_experts"), keys.count("num_experts_per_tok")
-    step, dense = keys.count("decoder_sparse_step", 1), keys.value("mlp_only_layers", [])
+    step, dense = keys.count("decoder_sparse_step", 1), keys.several("mlp_only_layers")
     layers = range(keys.count("num_hidden_layers"))
     experts = Experts(count, chosen, keys.count("moe_intermediate_size"))
     return experts, sum(i not in dense and (i + 1) % step == 0 for i in layers)
@@ -271,7 +279,7 @@ def parse(name: str, content: Mapping[str, Any]) -> LanguageModel:
         longest=keys.count("max_position_embeddings", 0) or None,
         notes=tuple(_notes(keys)),
     )
-    _refuse(keys)
+    _refuse(keys, experts)
     if unknown := sorted(set(content) - keys.asked - IDLE):
         told = f"unknown keys, taken to change nothing: {', '.join(unknown)}"
         return replace(model, notes=(*model.notes, told))
@@ -291,14 +299,18 @@ def _notes(keys: Keys) -> Iterable[str]:
         yield "layers that predict further tokens are left out"
 
 
-def _refuse(keys: Keys) -> None:
+def _refuse(keys: Keys, experts: Experts | None) -> None:
     """Raise ``UsageError`` for keys that are missing, and for work that is not known."""
     if keys.missing:
         raise UsageError(f"missing: {', '.join(dict.fromkeys(keys.missing))}")
+    if experts and experts.chosen > experts.count:
+        raise UsageError(
+            f"num_experts_per_tok = {experts.chosen} are more than all {experts.count}"
+        )
     if (activation := keys.value("hidden_act", "silu")) != "silu":
         raise UsageError(f"hidden_act = {str(activation)[:40]!r} is not known: only silu")
     if keys.flag("use_sliding_window"):
         raise UsageError("use_sliding_window = true is not known")
-    kinds = keys.value("layer_types", [])
-    if other := {str(kind) for kind in kinds} - {"full_attention"}:
+    kinds = {str(kind) for kind in keys.several("layer_types")}
+    if other := kinds - {"full_attention"}:
         raise UsageError(f"layer_types: {', '.join(sorted(other))[:80]} is not known")

@@ -73,6 +73,7 @@ def test_missing_keys_are_named() -> None:
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no' is neither true nor false"),
         ({"use_sliding_window": True}, "use_sliding_window = true is not known"),
         ({"layer_types": ["full_attention", "chunked"]}, "layer_types: chunked is not known"),
+        ({"layer_types": 3}, "layer_types = '3' is not a list"),
     ],
 )
 def test_work_that_is_not_known(changes: dict[str, Any], said: str) -> None:
@@ -98,6 +99,11 @@ def test_layers_with_experts() -> None:
     assert parse("mine", given).sparse == 23  # the odd ones, without 1
     none = parse("mine", content("deepseek-v3", n_routed_experts=None))
     assert (none.experts, none.sparse) == (None, 0)
+
+
+def test_more_experts_for_a_token_than_there_are() -> None:
+    said = refused(content("mixtral-8x7b", num_experts_per_tok=9))
+    assert said == "num_experts_per_tok = 9 are more than all 8"
 
 
 def test_a_name_that_is_not_shipped() -> None:
