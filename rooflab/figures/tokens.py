@@ -17,11 +17,19 @@ from rooflab.llm.config import LanguageModel
 from rooflab.llm.estimate import Estimate
 from rooflab.llm.machine import Machine
 from rooflab.llm.operators import ModelStep, operators
+from rooflab.model.roofline import COMPUTE
 from rooflab.model.units import scaled
 
 STEPS: Final = 4
 """Points of a curve for each doubling of the batch."""
 
+FAR: Final = 30
+"""A roof that is so many times as high as the curve ends is not drawn."""
+
+SPOTS: Final = 12
+"""Places along a roof where its label may be."""
+
+MEMORY: Final = "memory"
 ROOF: Final = "all operators at their roofs"
 
 
@@ -81,25 +89,33 @@ def _panel(
     step = group[0].step
     most = min(estimate.largest_batch(of, step, machine.memory) or 0, estimate.MOST)
     batches = _batches(max(2, most, *(one.step.batch for one in group)))
-    curve = [estimate.estimate(of, replace(step, batch=batch), machine) for batch in batches]
-    roofs = _roofs(of, step, machine, batches)
-    points = [(float(one.step.batch), one.tokens_per_s(one.roof_us)) for one in curve]
-    limits = [y for line in roofs.values() for _, y in line if y <= 30 * points[-1][1]]
+    curve = _curve(of, step, machine, batches)
+    roofs, marks = _roofs(of, step, machine, batches), _marks(group, styles)
+    shown = [*curve, *(point for some in marks.values() for point in some)]
+    shown += [one for line in roofs.values() for one in line if one[1] <= FAR * curve[-1][1]]
     x = model.log_axis("Batch", batches, cell.width, 0.15, 0.2)
-    y = model.log_axis("Tokens/s", [*limits, *(y for _, y in points)], cell.height, 0.2, 0.35)
+    y = model.log_axis("Tokens/s", [y for _, y in shown], cell.height, 0.2, 0.35)
     title = f"decode {step.precision.title}, context {step.context}"
-    x = replace(x, titled=cell.lowest)
-    panel = model.Panel(cell, x, replace(y, titled=not cell.column), title)
+    x, y = replace(x, titled=cell.lowest), replace(y, titled=not cell.column)
+    panel = model.Panel(cell, x, y, title)
     for name, line in roofs.items():
-        _draw_roof(panel, name, line, machine)
-    colour = styles[ROOF].colour
-    panel.lines.append(model.Line(points, colour, 0.6 * theme().line))
-    _draw_marks(panel, group, styles)
+        _draw_roof(panel, name, line, machine, step)
+    panel.lines.append(model.Line(curve, styles[ROOF].colour, 0.6 * theme().line))
+    for name, some in marks.items():
+        panel.marks.append(_drawn(some, styles[name], joined=name != ROOF))
     ridge = estimate.ridge_batch(of, step, machine.roofline) or 0
     for batch, text in ((most, f"{scaled(machine.memory or 0)}B are full"), (ridge, "ridge")):
         if 1 <= batch <= batches[-1]:
             _draw_limit(panel, batch, f"{text}: {batch}")
     return panel
+
+
+def _curve(
+    of: LanguageModel, step: ModelStep, machine: Machine, batches: Sequence[int]
+) -> list[model.Point]:
+    """Tokens per second with all operators at their roofs."""
+    found = (estimate.estimate(of, replace(step, batch=batch), machine) for batch in batches)
+    return [(float(one.step.batch), one.tokens_per_s(one.roof_us)) for one in found]
 
 
 def _batches(most: int) -> list[int]:
@@ -121,50 +137,46 @@ def _roofs(
         flops_s, bytes_s = estimate.seconds(operators(of, one), machine.roofline)
         compute.append((float(batch), one.tokens / flops_s))
         memory.append((float(batch), one.tokens / bytes_s))
-    return {"compute": compute, "memory": memory}
+    return {COMPUTE: compute, MEMORY: memory}
 
 
 def _draw_roof(
-    panel: model.Panel, name: str, line: Sequence[model.Point], machine: Machine
+    panel: model.Panel,
+    name: str,
+    line: Sequence[model.Point],
+    machine: Machine,
+    step: ModelStep,
 ) -> None:
-    top = panel.y.limits[1]
-    seen = [point for point in line if point[1] <= top]
+    seen = [point for point in line if point[1] <= panel.y.limits[1]]
     if len(seen) < 2:
         return
     roofline = machine.roofline
-    ceiling = roofline.bandwidth()
-    provenance = ceiling.provenance if ceiling else "derived"
-    colour = theme().roofs[0]
-    panel.lines.append(model.roof(seen, provenance, colour))
-    spots = [
-        spot for point in seen[:: max(1, len(seen) // 12)] for spot in model.around(*point, "left")
-    ]
-    panel.labels.append(model.Label(f"{name} roof", spots, colour, required=True))
+    ceiling = roofline.bandwidth() if name == MEMORY else roofline.compute(step.precision.name)
+    colour, source = theme().roofs[0], ceiling.provenance if ceiling else "derived"
+    panel.lines.append(model.roof(seen, source, colour))
+    places = seen[:: max(1, len(seen) // SPOTS)]
+    spots = [spot for point in places for spot in model.around(*point, "left")]
+    label = model.Label(f"{name} roof ({source})", spots, colour, required=True)
+    panel.labels.append(label)
 
 
-def _draw_marks(
-    panel: model.Panel, group: Sequence[Estimate], styles: Mapping[str, KernelStyle]
-) -> None:
+def _marks(
+    group: Sequence[Estimate], styles: Mapping[str, KernelStyle]
+) -> dict[str, list[model.Point]]:
     """The batches that were asked for: at the roof, and by stack where something was measured."""
-    for name, style in styles.items():
-        points = []
-        for one in group:
-            us = one.roof_us if name == ROOF else one.us(name)
-            if name != ROOF and len(one.unmeasured(name)) == len(one.operators):
-                continue
-            points.append((float(one.step.batch), one.tokens_per_s(us)))
-        if points:
-            dash: Dash = "" if name == ROOF else "-"
-            panel.marks.append(
-                model.Marks(
-                    points,
-                    style.colour,
-                    style.marker,
-                    theme().marker,
-                    dash=dash,
-                    width=theme().line,
-                )
-            )
+    found: dict[str, list[model.Point]] = {}
+    for one in sorted(group, key=lambda one: one.step.batch):
+        for name in styles:
+            if name == ROOF or len(one.unmeasured(name)) < len(one.operators):
+                us = one.roof_us if name == ROOF else one.us(name)
+                found.setdefault(name, []).append((float(one.step.batch), one.tokens_per_s(us)))
+    return found
+
+
+def _drawn(points: Sequence[model.Point], style: KernelStyle, *, joined: bool) -> model.Marks:
+    dash: Dash = "-" if joined else ""
+    size, width = theme().marker, theme().line
+    return model.Marks(points, style.colour, style.marker, size, dash=dash, width=width)
 
 
 def _draw_limit(panel: model.Panel, batch: int, text: str) -> None:

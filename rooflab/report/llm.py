@@ -79,7 +79,8 @@ def tables(estimates: Sequence[Estimate], stacks: Sequence[str]) -> Iterator[Tab
     for title, group in groupby(estimates, key=lambda one: heading(one.step)):
         some = list(group)
         yield _batches(title, some, stacks)
-        shown = next((one for one in reversed(some) if one.fits), some[0])
+        fitting = [one for one in some if one.fits]
+        shown = max(fitting, key=lambda one: one.step.batch, default=some[0])
         yield _operators(f"{title}, batch {shown.step.batch}: operators", shown, stacks)
 
 
@@ -112,10 +113,10 @@ def _speed(one: Estimate, us: float, *, least: bool = False) -> tuple[str, str]:
 
 
 def _operators(title: str, one: Estimate, stacks: Sequence[str]) -> Table:
-    table = FigureTable(title, ("kernel", "bound", "times"))
+    table = FigureTable(title, ("kernel", "bound", "times", *["work"] * bool(stacks)))
     table.padding = (0, 1, 0, 0)
     table.add_column("operator", overflow="fold")
-    table.add_column("work", overflow="fold")
+    table.add_column("work", overflow="fold", no_wrap=bool(stacks))
     for name in ("times", "roof µs", "%"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound", no_wrap=True)

@@ -55,7 +55,8 @@ def test_no_point_is_above_the_roofs() -> None:
 
 def test_labels_say_what_limits() -> None:
     first, second = ([label.text for label in panel.labels] for panel in page().panels)
-    assert first == ["compute roof", "memory roof", "150 GB are full: 499", "ridge: 244"]
+    roofs = ["compute roof (derived)", "memory roof (derived)"]
+    assert first == [*roofs, "150 GB are full: 499", "ridge: 244"]
     assert "150 GB are full: 31" in second
 
 
