@@ -92,7 +92,7 @@ def operators(model: LanguageModel, step: ModelStep) -> tuple[Operator, ...]:
         key = (one.name, one.work, one.weights)
         times = one.times + (found[key].times if key in found else 0)
         found[key] = replace(one, times=times)
-    return tuple(one for one in found.values() if one.times)
+    return tuple(found.values())
 
 
 def _all(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
@@ -101,9 +101,10 @@ def _all(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     work = formulas.embedding(step.tokens, model.hidden, plain)
     yield Operator("embedding", work, 1, model.vocabulary * model.hidden)
     yield from (_times(one, model.layers) for one in _attention(model, step))
-    dense = [*_norm(model, step), *_feed_forward(model, step, model.inner)]
-    yield from (_times(one, model.layers - model.sparse) for one in dense)
-    if model.experts:
+    if plain_layers := model.layers - model.sparse:
+        dense = [*_norm(model, step), *_feed_forward(model, step, model.inner)]
+        yield from (_times(one, plain_layers) for one in dense)
+    if model.experts and model.sparse:
         sparse = [*_norm(model, step), *_experts(model, step, model.experts)]
         yield from (_times(one, model.sparse) for one in sparse)
     yield from _norm(model, step)

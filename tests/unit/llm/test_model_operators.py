@@ -189,6 +189,12 @@ def test_what_cannot_be_divided(name: str, gpus: int, said: str) -> None:
         operators(read(name), step(gpus=gpus))
 
 
+def test_a_size_that_no_layer_has_need_not_divide() -> None:
+    odd = replace(read("qwen3-30b-a3b"), inner=6145)
+    names = {one.name for one in operators(odd, step(gpus=2))}
+    assert "experts: down" in names and "down" not in names
+
+
 def test_a_sum_that_is_too_large_for_one_problem_is_several() -> None:
     found = by_name("llama-3.1-8b", step("prefill", batch=64, context=65536, gpus=2))["all-reduce"]
     assert found.times == 8 * 64
