@@ -78,6 +78,7 @@ def _run(arguments: list[str]) -> int:
         "cli.runs",
         "cli.check",
         "cli.judge",
+        "cli.model",
         "cli.machine",
     ):
         import_module(f"rooflab.{module}")

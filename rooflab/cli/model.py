@@ -1,0 +1,246 @@
+"""The command ``rooflab model``."""
+
+from __future__ import annotations
+
+import sys
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+from rich.markup import escape
+
+from rooflab.cli import app, console
+from rooflab.cli.runs import refuse_unwritable, write_text
+from rooflab.errors import UsageError
+from rooflab.options import listed, parse_sizes
+
+if TYPE_CHECKING:
+    from rooflab.llm.config import LanguageModel
+    from rooflab.llm.estimate import Estimate, Rows
+    from rooflab.llm.machine import Machine
+    from rooflab.llm.operators import ModelStep
+    from rooflab.runs.store import Run
+
+PICTURES: Final = (".png", ".svg", ".pdf")
+
+
+@app.command("model")
+def model_command(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A Hugging Face config.json, its folder, or a shipped name (docs/llm.md).",
+        ),
+    ],
+    batch: Annotated[
+        list[str], typer.Option("--batch", "-b", help="Sequences at once; several with commas.")
+    ] = ["1,8,64"],  # noqa: B006  Typer copies it
+    context: Annotated[
+        list[str], typer.Option("--context", "-c", help="Tokens that a decoded token sees.")
+    ] = ["2048"],  # noqa: B006
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", help="Tokens of a prompt; default: --context.")
+    ] = None,
+    precision: Annotated[
+        list[str], typer.Option("--precision", "-p", help="Of the products with weights.")
+    ] = ["bf16"],  # noqa: B006
+    tensor_parallel: Annotated[
+        int, typer.Option("--tensor-parallel", min=1, help="GPUs that share each layer (modelled).")
+    ] = 1,
+    link: Annotated[
+        float | None, typer.Option("--link", help="GB/s that a GPU receives from the others.")
+    ] = None,
+    separate: Annotated[
+        bool,
+        typer.Option(
+            "--separate", help="Query, key and value by products of their own; so gate and up."
+        ),
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
+    device_facts: Annotated[
+        Path | None,
+        typer.Option("--device-facts", help="Roofs of this run, or manifest.json; needs no GPU."),
+    ] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="RUN", help="Runs with the times of kernels."),
+    ] = None,
+    stack: Annotated[
+        list[str] | None,
+        typer.Option("--stack", help="Also with these kernels or backends only: torch,cublas."),
+    ] = None,
+    problems: Annotated[
+        bool, typer.Option("--problems", help="Print the sweeps that measure the operators.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="A .png, .svg or .pdf; or .json with a .png beside it."),
+    ] = None,
+    style: Annotated[
+        Literal["default", "paper", "slides", "dark"], typer.Option(help="Of the figure.")
+    ] = "default",
+) -> None:
+    """Say how fast a language model can be: by operator, at the roofs and as measured."""
+    from rooflab.llm.config import read
+
+    _check(out, link)
+    model = read(config)
+    lengths = (parse_sizes(prompt or context), parse_sizes(context))
+    steps = _steps(lengths, parse_sizes(batch), listed(precision), tensor_parallel, separate)
+    if problems:
+        _print_problems(model, steps)
+        return
+    runs = _runs(measured or [])
+    stacks = _stacks(runs, listed(stack or []))
+    machine = _machine(device_facts, runs, device, link)
+    found = _estimates(model, steps, machine, stacks)
+    _print(model, found, machine, list(stacks), as_json=as_json)
+    if out:
+        _write(Path(out), model, found, machine, list(stacks), style)
+
+
+def _check(out: str | None, link: float | None) -> None:
+    if out:
+        if Path(out).suffix not in (*PICTURES, ".json"):
+            raise UsageError(f"--out {out[:200]}: name a {', '.join(PICTURES)} or .json file")
+        refuse_unwritable(out)
+    if link is not None and not 0 < link < 1e6:
+        raise UsageError(f"--link {link:g}: give more than 0 GB/s")
+
+
+def _steps(
+    lengths: tuple[list[int], list[int]],
+    batches: list[int],
+    precisions: list[str],
+    gpus: int,
+    separate: bool,
+) -> list[ModelStep]:
+    """All prefills, then all decodes, by precision and context."""
+    from rooflab.llm.operators import KNOWN, PHASES, ModelStep
+    from rooflab.model.precision import PRECISIONS, precision_name
+
+    names = list(dict.fromkeys(map(precision_name, precisions)))
+    if unknown := [name for name in names if name not in KNOWN]:
+        raise UsageError(f"--precision {unknown[0][:40]!r}: choose from {', '.join(KNOWN)}")
+    return [
+        ModelStep(phase, batch, length, PRECISIONS[name], gpus, separate)
+        for phase, some in zip(PHASES, lengths, strict=True)
+        for name, length, batch in product(names, some, batches)
+    ]
+
+
+def _runs(paths: list[Path]) -> list[Run]:
+    from rooflab.runs import store
+
+    runs = [store.load(path) for path in paths]
+    for warning in (warning for run in runs for warning in run.warnings):
+        console.warn(warning)
+    names = list(dict.fromkeys(run.manifest.device.name for run in runs))
+    if len(names) > 1:
+        raise UsageError(
+            f"--with: these runs are of {' and '.join(names)}: give those of one device"
+        )
+    return runs
+
+
+def _stacks(runs: list[Run], names: list[str]) -> dict[str, Rows]:
+    """The fastest rows of all kernels, and of those with one of the names."""
+    from rooflab.llm.estimate import BEST, fastest
+
+    if names and not runs:
+        raise UsageError("--stack chooses among measured kernels: give them by --with RUN")
+    rows = [row for run in runs for row in run.ok]
+    found = {BEST: fastest(rows)} if runs else {}
+    if names and not (chosen := fastest(rows, names)):
+        raise UsageError(f"--stack {','.join(names)[:80]}: no row of the runs is of it")
+    return found | ({names[0]: chosen} if names else {})
+
+
+def _machine(facts: Path | None, runs: list[Run], device: str, link: float | None) -> Machine:
+    from rooflab.devices import registry as devices
+    from rooflab.llm import machine
+
+    if facts:
+        found = machine.of_files(facts)
+    elif runs:
+        found = machine.of_manifest(runs[0].manifest)
+    else:
+        device_id, why = devices.resolve(device)
+        if why:
+            console.note(why)
+        with console.err().status(f"reading the roofs of {escape(device_id)}"):
+            found = machine.here(device_id)
+    if runs and (name := runs[0].manifest.device.name) != found.name:
+        raise UsageError(f"the runs are of {name}, the roofs of {found.name}: leave out one")
+    return found.linked(link * 1e9) if link else found
+
+
+def _estimates(
+    model: LanguageModel, steps: list[ModelStep], machine: Machine, stacks: dict[str, Rows]
+) -> list[Estimate]:
+    from rooflab.llm.estimate import estimate
+
+    for note in model.notes:
+        console.note(f"{model.name}: {note}")
+    longest = max(step.context for step in steps)
+    if model.longest and longest > model.longest:
+        console.warn(f"{model.name} was made for {model.longest} tokens, not for {longest}")
+    return [estimate(model, step, machine, stacks) for step in steps]
+
+
+def _print_problems(model: LanguageModel, steps: list[ModelStep]) -> None:
+    from rooflab.llm.estimate import problems
+    from rooflab.report.llm import commands
+
+    for line in commands(problems(model, steps)):
+        print(line)
+
+
+def _print(
+    model: LanguageModel,
+    found: list[Estimate],
+    machine: Machine,
+    stacks: list[str],
+    *,
+    as_json: bool,
+) -> None:
+    from rooflab.report import llm as report
+
+    if as_json:
+        sys.stdout.write(report.to_json(model, found, machine, stacks))
+    else:
+        out = console.out()
+        for line in report.facts(model, found[0], machine):
+            out.print(line, markup=False, soft_wrap=True)
+        for table in report.tables(found, stacks):
+            out.print(table)
+        for line in report.sentences(model, found, machine, stacks):
+            out.print(line, markup=False, soft_wrap=True)
+    for line in report.too_large(found, machine):
+        console.warn(line)
+
+
+def _write(
+    path: Path,
+    model: LanguageModel,
+    found: list[Estimate],
+    machine: Machine,
+    stacks: list[str],
+    style: str,
+) -> None:
+    """The figure, and JSON if that is what was named."""
+    from rooflab.figures import drawing, save, tokens
+    from rooflab.figures.style import styled
+    from rooflab.report.llm import to_json
+
+    picture = path
+    if path.suffix == ".json":
+        write_text(str(path), to_json(model, found, machine, stacks))
+        picture = path.with_suffix(".png")
+    with styled(style):
+        figure = drawing.draw(tokens.make(model, found, machine, stacks))
+    save(figure, picture)
+    console.note(str(picture))

@@ -1,0 +1,105 @@
+"""Operators that no workload describes yet: their work, in one place. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rooflab.model.precision import INT32, Precision
+from rooflab.model.problem import DRAM, SFU
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """The work of an operator: FLOPs, compulsory bytes of device memory, operations of ``units``.
+
+    ``size`` is its name in tables.
+    """
+
+    kind: str
+    size: str
+    precision: Precision
+    flops: int
+    bytes: int
+    units: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def flops_each(self) -> int:
+        """On several GPUs, those of each."""
+        return self.flops
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Bytes per link."""
+        return {DRAM: self.bytes}
+
+
+def embedding(tokens: int, hidden: int, precision: Precision) -> Formula:
+    """A row of the table for each token, read and written."""
+    count = 2 * tokens * hidden * precision.input.bytes + tokens * INT32.bytes
+    return Formula("embedding", f"{tokens}x{hidden}", precision, 0, count)
+
+
+def largest(rows: int, columns: int, precision: Precision) -> Formula:
+    """The column of the largest number of each row."""
+    count = rows * columns * precision.input.bytes + rows * INT32.bytes
+    return Formula("argmax", f"{rows}x{columns}", precision, rows * columns, count)
+
+
+def attention(
+    pairs: int, size: str, of_pair: tuple[int, int], elements: int, precision: Precision
+) -> Formula:
+    """Softmax of products, as the workload ``attention`` counts it, where heads differ from that.
+
+    ``of_pair`` are the numbers of a key and of a value; ``elements`` all that are read or written.
+    """
+    flops = 2 * pairs * sum(of_pair)
+    count = elements * precision.input.bytes
+    return Formula("attention", size, precision, flops, count, {SFU: pairs})
+
+
+def windowed_pairs(queries: int, window: int) -> int:
+    """Pairs of a query and a key of a causal square in which each sees ``window`` tokens."""
+    full = min(queries, window)
+    return full * (full + 1) // 2 + (queries - full) * window
+
+
+def latent_pairs(batch: int, heads: int, queries: int, keys: int) -> int:
+    """Pairs of causal queries, the last ones of the keys."""
+    return batch * heads * (queries * keys - queries * (queries - 1) // 2)
+
+
+def experts_used(tokens: int, count: int, chosen: int) -> float:
+    """The expected number of experts that are used, if every token chooses at random."""
+    return float(count * (1 - (1 - chosen / count) ** tokens))
+
+
+def experts_product(
+    rows: int, outputs: int, inputs: int, used: float, precision: Precision
+) -> Formula:
+    """Products of ``rows`` with the matrices of the experts that are used, each read once."""
+    flops = 2 * rows * outputs * inputs
+    given, result = precision.input.bytes, precision.output.bytes
+    count = (rows * inputs + round(used * outputs * inputs)) * given + rows * outputs * result
+    size = f"{used:.3g} of {outputs}x{inputs}"
+    return Formula("grouped product", size, precision, flops, count)
+
+
+def choice(tokens: int, count: int, chosen: int, precision: Precision) -> Formula:
+    """Softmax of a token's scores, and the largest of them with their places."""
+    scores = tokens * count
+    size = (scores + tokens * chosen) * precision.input.bytes + tokens * chosen * INT32.bytes
+    return Formula("top k", f"{tokens}x{count}", precision, 5 * scores, size, {SFU: scores})
+
+
+def dispatch(tokens: int, chosen: int, hidden: int, precision: Precision) -> Formula:
+    """Rows in the order of their experts: each is read once, and written for each expert."""
+    count = tokens * (1 + chosen) * hidden * precision.input.bytes + tokens * chosen * INT32.bytes
+    return Formula("gather", f"{tokens * chosen}x{hidden}", precision, 0, count)
+
+
+def combine(tokens: int, chosen: int, hidden: int, precision: Precision) -> Formula:
+    """The weighted sum of the rows that belong to a token."""
+    rows = tokens * chosen
+    count = (rows * hidden + rows + tokens * hidden) * precision.input.bytes
+    return Formula("weighted sum", f"{rows}x{hidden}", precision, 2 * rows * hidden, count)
