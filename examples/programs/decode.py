@@ -1,0 +1,107 @@
+"""A language model decodes with a static cache: python decode.py [CONFIG] [--batch B] [STEPS]
+
+CONFIG is one of configs/models/, of a family that transformers knows; its weights are random, in
+BF16. Prints the time of a prefill, and of a decode step, as one CUDA graph on a GPU.
+Needs transformers.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
+
+MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
+PREFILLS = 5
+
+
+class Decoder:
+    """A model whose cache is full but for the token that it decodes."""
+
+    def __init__(self, name, batch, context, device):
+        path = Path(name) if Path(name).is_file() else MODELS / f"{name}.json"
+        given = json.loads(path.read_text(encoding="utf-8"))
+        config = AutoConfig.for_model(given.pop("model_type"), **given, dtype="bfloat16")
+        with torch.device(device):
+            torch.set_default_dtype(torch.bfloat16)
+            self.model = AutoModelForCausalLM.from_config(config).eval()
+            torch.set_default_dtype(torch.float32)
+            self.prompt = torch.randint(0, config.vocab_size, (batch, context - 1))
+            self.token = torch.randint(0, config.vocab_size, (batch, 1))
+            self.position = torch.tensor([context - 1])
+        self.cache = StaticCache(config=config, max_cache_len=context)
+        self.filled, self.lengths = context - 1, None
+        self.on_gpu = device != "cpu"
+
+    def prefill(self):
+        """Only the last token has logits, as when a text is written."""
+        self.cache.reset()
+        self.model(self.prompt, past_key_values=self.cache, logits_to_keep=1)
+
+    def step(self):
+        """The same token each time: the cache has its length again afterwards."""
+        position = {"cache_position": self.position, "position_ids": self.position[None]}
+        self.model(self.token, past_key_values=self.cache, **position)
+        if self.lengths is None:
+            self.lengths = lengths_of(self.cache)
+        self.lengths.fill_(self.filled)
+
+    def graph(self):
+        """The step as a function that launches a CUDA graph of it; on a CPU the step itself."""
+        if not self.on_gpu:
+            return self.step
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(3):
+                self.step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.step()
+        return graph.replay
+
+    def time_ms(self, function, count):
+        """The median of single calls, each waited for."""
+        found = []
+        for _ in range(count):
+            self.wait()
+            start = perf_counter()
+            function()
+            self.wait()
+            found.append(1e3 * (perf_counter() - start))
+        return median(found)
+
+    def wait(self):
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+
+def lengths_of(cache):
+    """One tensor with what each layer of the cache counts in a tensor of its own."""
+    lengths = torch.cat([layer.cumulative_length.reshape(1) for layer in cache.layers])
+    for layer, length in zip(cache.layers, lengths, strict=True):
+        layer.cumulative_length = length
+    return lengths
+
+
+@torch.inference_mode()
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("config", nargs="?", default="llama-3.1-8b")
+    options.add_argument("steps", type=int, nargs="?", default=200)
+    options.add_argument("--batch", type=int, default=1)
+    options.add_argument("--context", type=int, default=2048)
+    options.add_argument("--device", default="cuda")
+    given = options.parse_args()
+    decoder = Decoder(given.config, given.batch, given.context, given.device)
+    decoder.prefill()
+    prefill = decoder.time_ms(decoder.prefill, PREFILLS)
+    step = decoder.time_ms(decoder.graph(), given.steps)
+    print(f"{given.config}, batch {given.batch}, context {given.context}:")
+    print(f"prefill {prefill:.2f} ms, decode {step:.3f} ms")
+
+
+if __name__ == "__main__":
+    main()
