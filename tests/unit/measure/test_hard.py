@@ -19,6 +19,7 @@ from rooflab.model.encoding import decode, encode
 from rooflab.model.precision import PRECISIONS, DataType
 from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build, find
+from rooflab.workloads.experts import GroupedGemm
 
 DEVICE = FakeDevice()
 
@@ -132,6 +133,15 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"m": 20, "n": 30, "k": 40, "layout": "nt", "beta": 1.0},
         {"m": 20, "n": 30, "k": 1000, "layout": "tt", "alpha": -2.0},
     ],
+    "grouped_gemm": [
+        {"tokens": 1, "n": 1, "k": 1},
+        {"tokens": 3, "n": 9, "k": 70, "experts": 1},
+        *(
+            {"tokens": 61, "n": 9, "k": 70, "experts": 5, "spread": spread}
+            for spread in ("uniform", "skewed", "single")
+        ),
+    ],
+    "w4a16": [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (3, 7, 130), (40, 33, 1001))],
     "gemv": [{"m": 1, "n": 1}, {"m": 1, "n": 1000}, {"m": 129, "n": 1}, {"m": 37, "n": 513}],
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
@@ -155,7 +165,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         )
     ],
 }
-PRODUCTS = ("gemm", "gemv", "spectrum", "attention")
+PRODUCTS = ("gemm", "grouped_gemm", "w4a16", "gemv", "spectrum", "attention")
 INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
 """Workloads that are defined for integers."""
 
@@ -247,6 +257,8 @@ def room(problem: Problem) -> int:
         return 1
     if problem.workload == "attention":
         return problem.extents["batch"] * problem.extents["kv_heads"]
+    if isinstance(problem, GroupedGemm):
+        return max(problem.counts)
     extent = {"gemm": "m", "add": "columns", "copy": "columns", "triad": "columns"}
     extent["swiglu"] = "columns"
     return problem.extents[extent.get(problem.workload, next(iter(problem.extents)))]
@@ -255,7 +267,8 @@ def room(problem: Problem) -> int:
 def roomy(workload: str, precision: str) -> Problem:
     """A problem with room for every kind of part."""
     names = [one.name for one in find(workload).declared("extent")]
-    return build(workload, precision, dict.fromkeys(names, 16))
+    settings = {"spread": "single"} if workload == "grouped_gemm" else {}
+    return build(workload, precision, dict.fromkeys(names, 16) | settings)
 
 
 # Mistakes ----------------------------------------------------------------------------------------
