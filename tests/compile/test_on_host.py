@@ -348,6 +348,7 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
     "layernorm": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
     "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
     "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
+    "w4a16": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 3, "k": 259}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],
     "grouped_gemm": [
         {"tokens": 1, "n": 1, "k": 1},
@@ -419,6 +420,12 @@ def check_variant(
 @pytest.mark.parametrize("number", [0, 3, 5])
 def test_experts_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", number, "address", tmp_path, FOR_EXPERTS)
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), 3])
+def test_4_bit_weights_of_few_rows_are_right(number: int, tmp_path: Path) -> None:
+    shapes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 8), (1, 9, 2056), (5, 7, 776))]
+    check_variant("rows", "w4a16", number, MEMORY, tmp_path, shapes)
 
 
 @pytest.mark.slow
