@@ -22,7 +22,7 @@ from rooflab.model.problem import (
     parts,
     setting,
 )
-from rooflab.workloads.gemm import WHOLE_FLOPS, Gemm
+from rooflab.workloads.gemm import Gemm
 
 ALL: Final = slice(None)
 NAMES: Final = {"a": "x", "b": "w", "c": "y"}
@@ -131,42 +131,39 @@ class GroupedGemm(Problem):
 
     # Verification: each expert is a GEMM.
 
-    def _expert(self, expert: int) -> tuple[Gemm, int]:
-        """The product of an expert, and its first row."""
-        count = self.counts[expert]
-        product = Gemm(precision=self.precision, m=count, n=self.n, k=self.k)
-        return product, self.ends[expert] - count
+    def _product(self, count: int) -> Gemm:
+        """That of an expert with so many tokens."""
+        return Gemm(precision=self.precision, m=count, n=self.n, k=self.k)
 
-    def _index(self, expert: int, first: int, index: Index, name: str) -> Index:
+    def _index(self, expert: int, index: Index, name: str) -> Index:
         """The part of an operand that is a part of an operand of an expert's GEMM."""
+        count = self.counts[expert]
+        first = self.ends[expert] - count
         rows, columns = index[1:]
         if name == "b":
             return (slice(expert, expert + 1), rows, columns)
         if isinstance(rows, list):
             return ([first + row for row in rows], columns)
-        start, stop, _ = rows.indices(self.counts[expert])
+        start, stop, _ = rows.indices(count)
         return (slice(first + start, first + stop), columns)
 
-    def _piece(self, expert: int, first: int, piece: Piece) -> Piece:
+    def _piece(self, expert: int, piece: Piece) -> Piece:
         select = {
-            NAMES[name]: self._index(expert, first, index, name)
-            for name, index in piece.select.items()
+            NAMES[name]: self._index(expert, index, name) for name, index in piece.select.items()
         }
         return Piece(select)
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
         """Everything of small problems, else sampled rows and columns of each expert."""
         for expert, count in enumerate(self.counts):
-            if not count:
-                continue
-            product, first = self._expert(expert)
-            for piece in product.pieces(draw):
-                yield self._piece(expert, first, piece)
+            if count:
+                for piece in self._product(count).pieces(draw):
+                    yield self._piece(expert, piece)
 
     @property
     def sketched(self) -> str:
-        """Y of large products."""
-        return "" if self.flops <= WHOLE_FLOPS else "y"
+        """Y, if the product of an expert is a large one."""
+        return "y" if self._product(max(self.counts)).sketched else ""
 
     def sketch(self, arrays: Any, inputs: Inputs, weights: Any) -> Any:
         """X·(W·weights) of each expert in FP64."""
@@ -176,13 +173,12 @@ class GroupedGemm(Problem):
         """Those of GEMM, in an expert with the most tokens."""
         most = max(self.counts)
         expert = draw.choice([i for i, count in enumerate(self.counts) if count == most])
-        product, first = self._expert(expert)
-        for one in product.hard(arrays, draw):
+        for one in self._product(most).hard(arrays, draw):
             values = {
                 NAMES[name]: (
-                    self._index(expert, first, index, name),
+                    self._index(expert, index, name),
                     numbers if name == "b" else numbers[0],
                 )
                 for name, (index, numbers) in one.values.items()
             }
-            yield Hard(one.title, values, self._piece(expert, first, one.piece))
+            yield Hard(one.title, values, self._piece(expert, one.piece))

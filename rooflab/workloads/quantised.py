@@ -19,7 +19,7 @@ from rooflab.model.problem import (
     extent,
     scattered,
 )
-from rooflab.workloads.gemm import WHOLE_FLOPS, Gemm
+from rooflab.workloads.gemm import Gemm
 from rooflab.workloads.rows import row_scales
 
 ALL: Final = slice(None)
@@ -107,7 +107,11 @@ class W4A16(Problem):
         each = scales.repeat(GROUP, axis=1)[:, : end - start]
         return (both[:, : end - start] - ZERO).astype(scales.dtype) * each
 
-    # Verification: as of GEMM with B stored N x K.
+    # Verification: as of GEMM.
+
+    @property
+    def _product(self) -> Gemm:
+        return Gemm(precision=self.precision, m=self.m, n=self.n, k=self.k)
 
     def _piece(self, rows: Any, columns: Any) -> Piece:
         weights = (columns, ALL)
@@ -115,14 +119,13 @@ class W4A16(Problem):
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
         """Everything of small problems, else sampled rows and columns."""
-        product = Gemm(precision=self.precision, m=self.m, n=self.n, k=self.k)
-        for piece in product.pieces(draw):
+        for piece in self._product.pieces(draw):
             yield self._piece(*piece.select["c"][1:])
 
     @property
     def sketched(self) -> str:
         """Y of large products."""
-        return "" if self.flops <= WHOLE_FLOPS else "y"
+        return "y" if self._product.sketched else ""
 
     def sketch(self, arrays: Any, inputs: Inputs, weights: Any) -> Any:
         """X·(Wᵀ·weights) in FP64."""

@@ -340,6 +340,27 @@ def product_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return half(x["a"]) @ half(x["b"])
 
 
+def one_expert(problem: Any, x: Mapping[str, Any]) -> Any:
+    """Of tiles of 8 rows, which begin anywhere."""
+    experts = np.searchsorted(x["ends"], np.arange(problem.tokens) // 8 * 8, side="right")
+    return np.stack([row @ x["w"][expert] for row, expert in zip(x["x"], experts, strict=True)])
+
+
+def unpacked(problem: Any, x: Mapping[str, Any]) -> Any:
+    bits = np.stack([x["w"] & 15, x["w"] >> 4], 2).reshape(problem.n, -1)[:, : problem.k]
+    return (bits - 8) * x["scales"].repeat(128, axis=1)[:, : problem.k]
+
+
+def groups_in_half(problem: Any, x: Mapping[str, Any]) -> Any:
+    weights, starts = unpacked(problem, x), range(0, problem.k, 128)
+    sums = (x["x"][:, i : i + 128] @ weights[:, i : i + 128].T for i in starts)
+    return sum(map(half, map(half, sums)))
+
+
+def without_the_last_weight(problem: Any, x: Mapping[str, Any]) -> Any:
+    return x["x"][:, :-1] @ unpacked(problem, x)[:, :-1].T
+
+
 def vector_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return half(x["a"]) @ x["x"]
 
@@ -478,6 +499,18 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "narrow sums": (
         *("gemm", "fp16_fp32", {"m": 60, "n": 50, "k": 64}, rounded_sums),
         "rows of A|sums that cancel",
+    ),
+    "the expert of a tile's first row": (
+        *("grouped_gemm", "bf16", {"tokens": 61, "n": 9, "k": 40, "spread": "skewed"}, one_expert),
+        "rows of A with|sums that cancel",
+    ),
+    "sums of a group in half": (
+        *("w4a16", "bf16", {"m": 60, "n": 50, "k": 512}, groups_in_half),
+        "rows of large numbers|rows of small numbers",
+    ),
+    "without the last weight": (
+        *("w4a16", "bf16", {"m": 60, "n": 50, "k": 1}, without_the_last_weight),
+        "rows of|rows with one number",
     ),
     "narrow vector": ("gemv", "fp32", {"m": 60, "n": 50}, vector_in_half, "rows of"),
     "no wrapping": ("add", "int32", {"columns": 99}, saturated, "large integers"),
