@@ -91,8 +91,8 @@ def problems(workload: str, precision: str) -> list[Problem]:
         settings = ("off", "on")
         return [build(workload, precision, {**s, "causal": c}) for s in shapes for c in settings]
     if workload == "grouped_gemm":
-        names = ("tokens", "n", "k", "experts")
-        shapes = [dict(zip(names, one, strict=True)) for one in EXPERTS]
+        of_experts = ("tokens", "n", "k", "experts")
+        shapes = [dict(zip(of_experts, one, strict=True)) for one in EXPERTS]
         return [build(workload, precision, {**s, "spread": c}) for s in shapes for c in SPREADS]
     if workload == "w4a16":
         return [build(workload, precision, dict(zip("mnk", one, strict=True))) for one in QUANTISED]

@@ -118,8 +118,8 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
         for one in ATTENTION:
             yield dict(zip(OF_ATTENTION, one, strict=True))
     elif workload == "grouped_gemm":
-        for one in EXPERTS:
-            yield dict(zip(("tokens", "n", "k", "experts"), one, strict=True))
+        for sizes in EXPERTS:
+            yield dict(zip(("tokens", "n", "k", "experts"), sizes, strict=True))
     elif workload == "w4a16":
         for shape in QUANTISED:
             yield dict(zip("mnk", shape, strict=True))
