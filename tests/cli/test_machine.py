@@ -72,6 +72,8 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
     operands = "a (batch, m, k); b (batch, k, n); c (batch, m, n), out"
     assert f"    FLOPs 2·M·N·K·batch; operands {operands}" in lines
+    operands = "x (m, k); w (n, k/2); scales (n, k/128); y (m, n), out"
+    assert f"    FLOPs 2·M·N·K; operands {operands}" in lines
     assert any("operands x (gpus, elements); y (gpus, elements·gpus), out" in one for one in lines)
     assert "    m [--sizes]: rows of C" in lines
     triad = "(long long elements, Accumulate alpha, const Input* a, const Input* b, Output* c)"
