@@ -40,9 +40,9 @@ Expect 350 to 400 TFLOP/s on an H200 for 8 experts with 1024 tokens each (mma.sy
 peak, and the last tile of each expert is less than full), and 3.5 TB/s of weights for 4 tokens each.
 */
 
+#include "copy_tile.cuh"
 #include "dynamic_shared.cuh"
 #include "experts.cuh"
-#include "mma.cuh"
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int TILE_K = 64;
@@ -57,21 +57,6 @@ constexpr int MS = WARP_M / 16;
 constexpr int NS = WARP_N / 8;
 static_assert(MS * 16 == WARP_M && NS % 2 == 0, "warps have whole pieces, those of W in pairs");
 
-using Address = decltype(shared_address(nullptr));
-
-// Copies ROWS rows of LENGTH elements to shared memory, 16 bytes at a time, and zeros for what is past
-// the last row, or past the last element of a row.
-template <int ROWS, int LENGTH, int PITCH>
-__device__ inline void copy_tile(Address to, const Input* from, int width, int rows, int length) {
-    constexpr int CHUNKS = LENGTH / 8;
-    for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
-        const int row = i / CHUNKS, element = i % CHUNKS * 8;
-        const bool inside = row < rows && element < length;
-        const Input* source = inside ? from + size_t(row) * width + element : from;
-        copy_async<16>(to + row * PITCH + element * 2, source, inside);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 mma(int tokens, int N, int K, int experts, const Input* X, const Input* W, const int* ends, Output* Y) {
     const ExpertTile tile = find_tile<TILE_M, TILE_N>(ends, experts, N);
@@ -85,8 +70,10 @@ mma(int tokens, int N, int K, int experts, const Input* X, const Input* W, const
     const auto copy_next = [&] {
         const Address of_x = stages + next * STAGE_BYTES, of_w = of_x + TILE_M * PITCH_X;
         const int left = max(0, K - next_k), start = min(next_k, K - 1);
-        copy_tile<TILE_M, TILE_K, PITCH_X>(of_x, X + start, K, tile.end - tile.row, left);
-        copy_tile<TILE_K, TILE_N, PITCH_W>(of_w, W + size_t(start) * N, N, left, N - tile.column);
+        copy_tile<THREADS, TILE_M, 2 * TILE_K, PITCH_X>(
+            of_x, X + start, 2 * size_t(K), tile.end - tile.row, 2 * left);
+        copy_tile<THREADS, TILE_K, 2 * TILE_N, PITCH_W>(
+            of_w, W + size_t(start) * N, 2 * size_t(N), left, 2 * (N - tile.column));
         copy_commit();
         next_k += TILE_K;
         next = next == STAGES - 1 ? 0 : next + 1;

@@ -403,6 +403,8 @@ FOR_EXPERTS = [
     *({"tokens": 150, "n": 136, "k": 264, "spread": s} for s in ("skewed", "single")),
 ]
 
+FOR_FEW_BITS = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 32), (37, 70, 608), (150, 18, 288))]
+
 
 def check_variant(
     name: str, workload: str, number: int, sanitizer: str, folder: Path, shapes: Sequence[Any]
@@ -429,5 +431,12 @@ def test_4_bit_weights_of_few_rows_are_right(number: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_threads_of_an_expert_wait_for_what_others_copy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 3, 4])
+def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
+    check_variant("mma", "w4a16", number, "address", tmp_path, FOR_FEW_BITS)
+
+
+@pytest.mark.slow
+def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[1:2])
+    check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])
