@@ -35,7 +35,7 @@ what memory waits for. Here they are five at one row, and one more for loads and
 
 Traffic: W and scales once for each FEW rows of X; X from L1 and L2.
 
-Occupancy: 40 to 90 registers, 5 to 12 blocks of 4 warps: with 8 words in flight 48 KB of W.
+Occupancy: 40 to 62 registers, 8 to 12 blocks of 4 warps: with 8 words in flight 40 KB of W.
 
 Expect 2 TB/s of weights on an H200 at M = 1 (8192 x 8192 in 17 µs, of 7 at the roof), limited by
 instructions, and half of it at M = 4.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from math import sqrt
 from typing import Any, ClassVar, Final
@@ -33,9 +34,9 @@ SPREADS: Final = ("uniform", "skewed", "single")
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedGemm(Problem):
-    """A layer in which each token goes through some of many experts: Shazeer et al., 2017.
+    """A layer in which each token goes through some of many experts.
 
-    The rows of X are sorted by expert, and ``ends`` has the row after the last one of each. A token
+    Shazeer et al., "Outrageously Large Neural Networks", 2017. The rows of X are sorted by expert, and ``ends`` has the row after the last one of each. A token
     that goes through two experts counts as two. W has the shape (experts, K, N). The default number
     of experts is that of Mixtral 8x7B.
     """
@@ -56,11 +57,11 @@ class GroupedGemm(Problem):
         "uniform", "tokens of the experts: alike, by Zipf's law, or all of one expert", SPREADS
     )
 
-    @property
+    @cached_property
     def counts(self) -> list[int]:
         """Tokens of each expert.
 
-        Skewed ones are those of Zipf's law, one expert in four without any.
+        If skewed, by Zipf's law: 1, 1/2, 1/3 and so on of the most, and one expert in four has none.
         """
         if self.spread == "uniform":
             return [end - start for start, end in parts(self.tokens, self.experts)]
@@ -71,7 +72,7 @@ class GroupedGemm(Problem):
         shares = dict(zip(order, (end - start for start, end in pairwise(edges)), strict=False))
         return [shares.get(expert, 0) for expert in range(self.experts)]
 
-    @property
+    @cached_property
     def ends(self) -> tuple[int, ...]:
         """The row after the last one of each expert."""
         return tuple(accumulate(self.counts))
@@ -148,6 +149,7 @@ class GroupedGemm(Problem):
         return (slice(first + start, first + stop), columns)
 
     def _piece(self, expert: int, piece: Piece) -> Piece:
+        """The piece that is one of an expert's GEMM."""
         select = {
             NAMES[name]: self._index(expert, index, name) for name, index in piece.select.items()
         }
