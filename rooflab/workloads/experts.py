@@ -36,9 +36,10 @@ SPREADS: Final = ("uniform", "skewed", "single")
 class GroupedGemm(Problem):
     """A layer in which each token goes through some of many experts.
 
-    Shazeer et al., "Outrageously Large Neural Networks", 2017. The rows of X are sorted by expert, and ``ends`` has the row after the last one of each. A token
-    that goes through two experts counts as two. W has the shape (experts, K, N). The default number
-    of experts is that of Mixtral 8x7B.
+    Shazeer et al., "Outrageously Large Neural Networks", 2017. The rows of X are sorted by expert,
+    and ``ends`` has the row after the last one of each. A token that goes through two experts
+    counts as two. W has the shape (experts, K, N). The default number of experts is that of Mixtral
+    8x7B.
     """
 
     workload: ClassVar = "grouped_gemm"
@@ -61,7 +62,7 @@ class GroupedGemm(Problem):
     def counts(self) -> list[int]:
         """Tokens of each expert.
 
-        If skewed, by Zipf's law: 1, 1/2, 1/3 and so on of the most, and one expert in four has none.
+        Skewed: by Zipf's law 1, 1/2, 1/3 and so on of the most, and one expert in four has none.
         """
         if self.spread == "uniform":
             return [end - start for start, end in parts(self.tokens, self.experts)]
