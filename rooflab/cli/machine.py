@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from itertools import combinations
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich import box
@@ -19,6 +21,10 @@ from rooflab.cli import app, console
 from rooflab.errors import RooflabError, UsageError
 from rooflab.model.precision import PRECISIONS
 from rooflab.workloads import catalogue, find
+
+SMALL: Final = (11, 13, 17, 19, 23, 29)
+LARGE: Final = (1409, 2819, 5639, 11279, 22543, 45077)
+"""Primes whose products differ, and of large ones the halves and 128th parts."""
 
 if TYPE_CHECKING:
     from rooflab.devices.base import Device
@@ -56,14 +62,18 @@ def workloads(
 def _operands(kind: type[Problem]) -> list[str]:
     """Each operand with its shape in extents: ``c (batch, m, n), out``."""
     extents = [p.name for p in kind.parameters().values() if p.kind == "extent"]
-    # Of a problem whose extents, and their products, are all different.
-    sizes: dict[str, Any] = dict(zip(extents, (11, 13, 17, 19, 23, 29), strict=False))
-    names = {a * b: f"{x}·{y}" for (x, a), (y, b) in combinations(sizes.items(), 2)}
+    for primes in (LARGE, SMALL):
+        sizes: dict[str, Any] = dict(zip(extents, primes, strict=False))
+        with suppress(UsageError):  # some workloads are for other sizes only
+            return _shapes(kind(precision=PRECISIONS["fp32"], **sizes), sizes)
+    return [one.name for one in kind.smallest(PRECISIONS["fp32"]).operands]
+
+
+def _shapes(problem: Problem, sizes: Mapping[str, int]) -> list[str]:
+    """Its operands, whose shapes are ``sizes``, products of two, or halves and 128th parts."""
+    names = {-(-n // d): f"{x}/{d}" for x, n in sizes.items() for d in (2, 128) if n > 128}
+    names |= {a * b: f"{x}·{y}" for (x, a), (y, b) in combinations(sizes.items(), 2)}
     names |= {size: name for name, size in sizes.items()}
-    try:
-        problem = kind(precision=PRECISIONS["fp32"], **sizes)
-    except UsageError:  # a user's workload may be for other sizes only
-        return [one.name for one in kind.smallest(PRECISIONS["fp32"]).operands]
     return [
         f"{one.name} ({', '.join(str(names.get(size, size)) for size in one.shape)})"
         + (f", {one.role}" if one.written else "")

@@ -42,7 +42,7 @@ def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform")
     ``fill`` is ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or
     ``zeros``. The numbers change the speed of a chip (docs/measurement.md, Inputs).
     Integer operands are a hundred times as large, rounded. Operands with limits are ``uniform``
-    between them, or with ``zeros`` at the lower one.
+    between them, or with ``zeros`` at the lower one. Constant ones depend on neither of the two.
     """
     arrays = {operand.name: _empty(device, operand) for operand in problem.operands}
     operands = Operands(problem, arrays, _initial(device, problem))
@@ -63,11 +63,21 @@ def refill(device: Device, operands: Operands, seed: int, fill: str) -> None:
     """Fill every input with new numbers from ``seed``."""
     random = device.arrays.random.default_rng(seed)
     for operand in operands.problem.operands:
-        if operand.read:
+        if operand.constant:
+            _write_constant(device.arrays, operands[operand.name].reshape(-1), operand)
+        elif operand.read:
             target = operands.initial.get(operand.name, operands[operand.name]).reshape(-1)
             _draw(device.arrays, random, target, operand, fill)
         if operand.role == "inout":  # timed launches must not read uninitialized memory
             operands[operand.name][...] = operands.initial[operand.name]
+
+
+def _write_constant(arrays: Any, target: Any, operand: Operand) -> None:
+    """Fill ``target``, which has one axis, with the same numbers as always."""
+    if operand.numbers:
+        target[...] = encode(arrays, arrays.asarray(operand.numbers), operand.type)
+    else:
+        _draw(arrays, arrays.random.default_rng(0), target, operand, "uniform")
 
 
 def _draw(arrays: Any, random: Any, target: Any, operand: Operand, fill: str) -> None:
@@ -286,7 +296,7 @@ class Rotation:
         """Give each copy inputs of its own; what is read and written starts as in all others."""
         replace(self, seed=seed).refill(device)
         for i, strip in enumerate(self.strips.values()):
-            if strip.operand.role == "in":
+            if strip.operand.role == "in" and not strip.operand.constant:
                 strip.differ(device, seed + i, self.fill)
 
     def trespass(self) -> str:

@@ -224,7 +224,7 @@ class Inspector:
         arrays, old = self._device.arrays, []
         numbers = arrays.random.default_rng(self._draw.getrandbits(32))
         for strip in self.rotation.strips.values():
-            if strip.operand.role == "in":
+            if strip.operand.role == "in" and not strip.operand.constant:
                 where = arrays.asarray(_some(self._draw, strip.operand, _few(self._draw)))
                 old.append((strip, where, strip.rows[:, where]))
 
@@ -567,7 +567,7 @@ def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
     numbers = arrays.random.default_rng(draw.getrandbits(32))
     values = {}
     for operand in problem.operands:
-        if operand.role == "in":
+        if operand.role == "in" and not operand.constant:
             places = sorted(set(_some(draw, operand, _few(draw))))
             new = _others(arrays, numbers, (len(places),), operand)
             values[operand.name] = ((places,), new)

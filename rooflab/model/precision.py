@@ -65,6 +65,7 @@ FP8_E4M3: Final = DataType(  # OCP E4M3: finite up to 448, one NaN
     cuda="CUDA_R_8F_E4M3",
 )
 FP22: Final = DataType("fp22", 4, 2.0**-13, "float32")  # FP32 with 13 mantissa bits kept
+UINT8: Final = DataType("uint8", 1, 0.0, "uint8")
 INT32: Final = DataType("int32", 4, 0.0, "int32", nccl="NCCL_INT32")
 INT64: Final = DataType("int64", 8, 0.0, "int64", nccl="NCCL_INT64")
 

@@ -65,7 +65,9 @@ class Operand:
     """One array. Its role gives its traffic, its place the links that it crosses.
 
     ``within`` are the least and the largest number that an input may have, such as those of an
-    index; None if any will do.
+    index; None if any will do. ``constant`` inputs are the same in every launch, so that kernels
+    may convert them before; ``numbers`` are what these hold, by default anything. No launch needs
+    the ``idle`` elements.
     """
 
     name: str
@@ -74,6 +76,9 @@ class Operand:
     role: Role = "in"
     place: Place = "device"
     within: tuple[float, float] | None = None
+    constant: bool = False
+    numbers: tuple[int, ...] = ()
+    idle: int = 0
 
     def __post_init__(self) -> None:
         for value, known in ((self.role, ROLES), (self.place, PLACES)):
@@ -114,12 +119,13 @@ class Operand:
         An operand in host memory also moves twice through the device's memory in each direction:
         the copy writes it and the kernel reads it, or the kernel writes it and the copy reads it.
         """
+        size = self.bytes - self.idle * self.type.bytes
         if self.place == "device":
-            return {DRAM: self.bytes * (self.read + self.written)}
-        links = {DRAM: 2 * self.bytes * (self.read + self.written)}
+            return {DRAM: size * (self.read + self.written)}
+        links = {DRAM: 2 * size * (self.read + self.written)}
         suffix = "_pageable" if self.place == "pageable" else ""
-        links |= {H2D + suffix: self.bytes} if self.read else {}
-        return links | ({D2H + suffix: self.bytes} if self.written else {})
+        links |= {H2D + suffix: size} if self.read else {}
+        return links | ({D2H + suffix: size} if self.written else {})
 
 
 def in_and_out(precision: Precision, **shapes: tuple[int, ...]) -> tuple[Operand, ...]:

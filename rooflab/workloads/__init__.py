@@ -21,7 +21,8 @@ DEFAULT = "gemm"
 
 FIRST: Final = (
     *("gemm", "gemv", "add", "copy", "triad", "sum"),
-    *("softmax", "rmsnorm", "layernorm", "cross_entropy", "swiglu", "rope", "attention", "adamw"),
+    *("softmax", "rmsnorm", "layernorm", "cross_entropy", "swiglu", "rope", "attention"),
+    *("grouped_gemm", "w4a16", "adamw"),
 )
 """How lists of workloads begin; they end with collectives."""
 

@@ -65,13 +65,15 @@ def test_workloads(rooflab: Rooflab) -> None:
     names = [line.split(":")[0] for line in lines if not line.startswith(" ")]
     assert names[:8] == ["gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm"]
     assert names[8:12] == ["layernorm", "cross_entropy", "swiglu", "rope"]
-    assert names[12:14] == ["attention", "adamw"]
-    assert names[14:18] == ["blur", "fft", "spectrum", "filter"]
+    assert names[12:16] == ["attention", "grouped_gemm", "w4a16", "adamw"]
+    assert names[16:20] == ["blur", "fft", "spectrum", "filter"]
     entry = "(long long rows, long long columns, const Input* x, const int* targets, Output* y)"
     assert f"    a .cu file's entry: {entry}" in lines
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
     operands = "a (batch, m, k); b (batch, k, n); c (batch, m, n), out"
     assert f"    FLOPs 2·M·N·K·batch; operands {operands}" in lines
+    operands = "x (m, k); w (n, k/2); scales (n, k/128); y (m, n), out"
+    assert f"    FLOPs 2·M·N·K; operands {operands}" in lines
     assert any("operands x (gpus, elements); y (gpus, elements·gpus), out" in one for one in lines)
     assert "    m [--sizes]: rows of C" in lines
     triad = "(long long elements, Accumulate alpha, const Input* a, const Input* b, Output* c)"

@@ -348,7 +348,12 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
     "layernorm": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
     "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
     "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
+    "w4a16": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 3, "k": 259}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],
+    "grouped_gemm": [
+        {"tokens": 1, "n": 1, "k": 1},
+        *({"tokens": 70, "n": 67, "k": 33, "spread": s} for s in ("uniform", "skewed", "single")),
+    ],
     "rope": [{"tokens": 1, "heads": 1, "head_size": 2}, {"tokens": 7, "heads": 3, "batch": 2}],
 }
 
@@ -365,7 +370,7 @@ def run_plain(program: Path, file: CudaFile, choice: Configuration, problem: Pro
     ]
     grid = (*geometry.grid, 1, 1)[:3]
     done = subprocess.run(
-        [program, *map(str, (*grid, geometry.block[0], *given))],
+        [program, *map(str, (*grid, geometry.block[0], max(16, geometry.shared_bytes), *given))],
         input=b"".join(operands[one.name].tobytes() for one in problem.operands),
         capture_output=True,
         timeout=HANGS_S,
@@ -391,3 +396,47 @@ def test_layers_are_right(workload: str, precision: str, tmp_path: Path) -> None
     for shape in shapes:
         problem = build(workload, precision, shape)
         assert run_plain(program, file, choice, problem).reason == ""
+
+
+FOR_EXPERTS = [
+    {"tokens": 1, "n": 8, "k": 8},
+    *({"tokens": 150, "n": 136, "k": 264, "spread": s} for s in ("skewed", "single")),
+]
+
+FOR_FEW_BITS = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 32), (37, 70, 608), (150, 18, 288))]
+
+
+def check_variant(
+    name: str, workload: str, number: int, sanitizer: str, folder: Path, shapes: Sequence[Any]
+) -> None:
+    """A variant on 16-bit numbers."""
+    file = shipped(name, workload)
+    choice = file.header.all_variants[number]
+    program = compiled(file, choice, build(workload, "fp16", shapes[0]), sanitizer, folder)
+    for shape in shapes:
+        problem = build(workload, "fp16", shape)
+        assert run_plain(program, file, choice, problem).reason == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 3, 5])
+def test_experts_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
+    check_variant("mma", "grouped_gemm", number, "address", tmp_path, FOR_EXPERTS)
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), 3])
+def test_4_bit_weights_of_few_rows_are_right(number: int, tmp_path: Path) -> None:
+    shapes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 8), (1, 9, 2056), (5, 7, 776))]
+    check_variant("rows", "w4a16", number, MEMORY, tmp_path, shapes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 3, 4])
+def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
+    check_variant("mma", "w4a16", number, "address", tmp_path, FOR_FEW_BITS)
+
+
+@pytest.mark.slow
+def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
+    check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[1:2])
+    check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])

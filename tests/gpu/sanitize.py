@@ -21,6 +21,7 @@ from rooflab.measure.buffers import between
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Index, Operand, Problem
 from rooflab.workloads import build
+from rooflab.workloads.experts import SPREADS
 
 GEMM = (
     *((129, 65, 33, 2, 1.0, 0.0), (7, 127, 129, 2, 0.5, -2.0)),
@@ -41,6 +42,8 @@ ATTENTION = (
     (70, 70, 2, 2, 64, 1),
     (16, 999, 8, 2, 128, 1),
 )
+EXPERTS = ((1, 1, 1, 1), (129, 65, 33, 5), (70, 136, 72, 8))
+QUANTISED = ((1, 1, 1), (7, 127, 129), (5, 65, 1032), (67, 48, 256))
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
@@ -87,6 +90,12 @@ def problems(workload: str, precision: str) -> list[Problem]:
         shapes = [dict(zip(OF_ATTENTION, one, strict=True)) for one in ATTENTION]
         settings = ("off", "on")
         return [build(workload, precision, {**s, "causal": c}) for s in shapes for c in settings]
+    if workload == "grouped_gemm":
+        of_experts = ("tokens", "n", "k", "experts")
+        shapes = [dict(zip(of_experts, one, strict=True)) for one in EXPERTS]
+        return [build(workload, precision, {**s, "spread": c}) for s in shapes for c in SPREADS]
+    if workload == "w4a16":
+        return [build(workload, precision, dict(zip("mnk", one, strict=True))) for one in QUANTISED]
     name = "elements" if workload in ("sum", "adamw") else "columns"
     return [build(workload, precision, {name: count}) for count in VECTORS]
 
@@ -110,6 +119,8 @@ def main(patterns: list[str]) -> None:
 
 
 def numbers(random: np.random.Generator, operand: Operand) -> Any:
+    if operand.numbers:
+        return np.array(operand.numbers)
     if operand.within:
         return between(np, random.random(operand.shape), operand)
     if operand.type.integer:

@@ -61,6 +61,23 @@ ATTENTION = (
     *((1, 4099, 32, 8, 128, 3), (16, 8192, 8, 2, 128, 1), (333, 500, 6, 3, 256, 1)),
     (1024, 1024, 32, 8, 128, 1),
 )
+EXPERTS = (
+    (1, 1, 1, 1),
+    (129, 65, 33, 5),
+    (70, 136, 72, 8),
+    (3, 1000, 264, 64),
+    (1000, 520, 1032, 7),
+)
+"""Tokens, N, K, and experts."""
+
+QUANTISED = (
+    (1, 1, 1),
+    (7, 127, 129),
+    (1, 4096, 4104),
+    (3, 1000, 4096),
+    (64, 520, 264),
+    (333, 48, 1280),
+)
 KEPT_BYTES = 2**28
 VECTORS = (1, 7, 127, 129, 1000, 4099, 65536, 1_000_003)
 
@@ -100,6 +117,12 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
     elif workload == "attention":
         for one in ATTENTION:
             yield dict(zip(OF_ATTENTION, one, strict=True))
+    elif workload == "grouped_gemm":
+        for sizes in EXPERTS:
+            yield dict(zip(("tokens", "n", "k", "experts"), sizes, strict=True))
+    elif workload == "w4a16":
+        for shape in QUANTISED:
+            yield dict(zip("mnk", shape, strict=True))
     else:
         (name,) = find(workload).sizes
         for count in VECTORS:

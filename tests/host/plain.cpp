@@ -1,5 +1,5 @@
 // Runs the kernel ENTRY of the file SOURCE, whatever it takes. Arguments: the grid (x y z), threads of a
-// block, then one for each argument of the kernel: a number, or the bytes of an operand. All operands come
+// block, bytes of dynamic shared memory, then one for each argument of the kernel: a number, or the bytes of an operand. All operands come
 // from the standard input, in their order, and go to the standard output.
 #include "cuda.hpp"
 
@@ -36,7 +36,7 @@ int main(int, char** text) {
     const auto number = [&](int i) { return unsigned(std::atoi(text[i])); };
     gridDim = {number(1), number(2), number(3)};
     blockDim = {number(4), 1, 1};
-    const auto given = arguments(ENTRY, text + 5);
-    run_blocks(1, 16, [&] { std::apply(ENTRY, given); });
+    const auto given = arguments(ENTRY, text + 6);
+    run_blocks(1, number(5), [&] { std::apply(ENTRY, given); });
     for (const auto& bytes : operands) std::fwrite(bytes.data(), 1, bytes.size(), stdout);
 }

@@ -86,7 +86,13 @@ def _listed(words: Iterable[object]) -> str:
     return ", ".join(map(str, words)) or "no"
 
 
-PLAIN: Final = {"int32": "int", "int64": "long long", "fp32": "float", "fp64": "double"}
+PLAIN: Final = {
+    "uint8": "unsigned char",
+    "int32": "int",
+    "int64": "long long",
+    "fp32": "float",
+    "fp64": "double",
+}
 """Types that no header has to define."""
 
 

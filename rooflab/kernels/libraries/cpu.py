@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import product
+from itertools import pairwise, product
 from math import inf
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.registry import register
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.elementwise import Elementwise
+from rooflab.workloads.experts import GroupedGemm
 from rooflab.workloads.optimizers import AdamW
+from rooflab.workloads.quantised import GROUP, ZERO
 from rooflab.workloads.spectral import COMPLEX, Filter
 
 FLOATS: Final = ("fp32", "fp64")
@@ -104,6 +106,37 @@ def blas(device: Device, operands: Operands) -> Launch:
         if beta:
             scale(c, beta, out=c)
             add(c, product, out=c)
+
+    return launch
+
+
+# Products of a language model --------------------------------------------------------------------
+
+
+@cpu("blas", backend="numpy", workload="grouped_gemm", library=True)
+def blas_grouped(device: Device, operands: Operands) -> Launch:
+    """NumPy's BLAS library, expert by expert."""
+    problem, (x, w, _, y) = operands.problem, operands.values()
+    assert isinstance(problem, GroupedGemm)
+    experts = list(zip(pairwise((0, *problem.ends)), w, strict=True))
+
+    def launch() -> None:
+        for (start, end), weights in experts:
+            device.arrays.matmul(x[start:end], weights, out=y[start:end])
+
+    return launch
+
+
+@numpy_kernel(workload="w4a16")
+def numpy_w4a16(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step, then BLAS."""
+    numpy, (x, packed, scales, y) = device.arrays, operands.values()
+    k = x.shape[1]
+
+    def launch() -> None:
+        bits = numpy.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)[:, :k]
+        weights = (bits - x.dtype.type(ZERO)) * scales.repeat(GROUP, axis=1)[:, :k]
+        numpy.matmul(x, weights.T, out=y)
 
     return launch
 

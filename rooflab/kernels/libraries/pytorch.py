@@ -17,6 +17,7 @@ from rooflab.kernels.registry import register
 from rooflab.model.precision import BF16
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.optimizers import AdamW
+from rooflab.workloads.quantised import GROUP, ZERO
 
 BACKENDS: Final = {
     "cudnn": "CUDNN_ATTENTION",
@@ -38,6 +39,37 @@ def without_torch_on_a_gpu(device: Device | None) -> str:
 
 def _version() -> str:
     return f"PyTorch {version('torch')}"
+
+
+def add(
+    prepare: Callable[..., Launch],
+    name: str,
+    title: str,
+    workload: str,
+    device_kind: str,
+    *precisions: str,
+    **facts: Any,
+) -> None:
+    """Register a kernel of PyTorch."""
+    without = without_torch if device_kind == "cpu" else without_torch_on_a_gpu
+    register(
+        name,
+        title=title,
+        workload=workload,
+        backend="torch",
+        library=True,
+        device_kind=device_kind,
+        precisions=precisions,
+        compiler=_version,
+        fingerprint=_version,
+        **{"unavailable": without, **facts},
+    )(prepare)
+
+
+def tensors(operands: Operands) -> list[Any]:
+    """A tensor on the memory of each operand."""
+    types = {one.name: one.type for one in operands.problem.operands}
+    return [_tensor(array, types[name] == BF16) for name, array in operands.items()]
 
 
 def _tensor(array: Any, bits: bool) -> Any:
@@ -64,7 +96,7 @@ def _mask(torch: Any, backend: str, problem: Attention, on: Any) -> dict[str, An
     return {"attn_mask": seen.tril(keys - queries)}
 
 
-def _queue(torch: Any, device: Device) -> AbstractContextManager[Any]:
+def queue_of(torch: Any, device: Device) -> AbstractContextManager[Any]:
     """Work in it is for rooflab's stream."""
     if device.kind == "cpu":
         threads = device.fact("threads")
@@ -88,9 +120,8 @@ def attention(backend: str, device: Device, operands: Operands) -> Launch:
 
     problem = operands.problem
     assert isinstance(problem, Attention)
-    bits = problem.precision.name == "bf16"
-    q, k, v, o = (_tensor(array, bits) for array in operands.values())
-    queue, chosen = _queue(torch, device), getattr(SDPBackend, BACKENDS[backend])
+    q, k, v, o = tensors(operands)
+    queue, chosen = queue_of(torch, device), getattr(SDPBackend, BACKENDS[backend])
     attend = partial(
         torch.nn.functional.scaled_dot_product_attention,
         *(q, k, v),
@@ -106,19 +137,9 @@ def attention(backend: str, device: Device, operands: Operands) -> Launch:
 
 
 def _add(device_kind: str, name: str, title: str, *precisions: str, **facts: Any) -> None:
-    register(
-        f"torch_{name}",
-        title=f"PyTorch's attention, {title}, and a copy of the result",
-        workload="attention",
-        backend="torch",
-        library=True,
-        device_kind=device_kind,
-        precisions=precisions,
-        compiler=_version,
-        fingerprint=_version,
-        unavailable=without_torch if device_kind == "cpu" else without_torch_on_a_gpu,
-        **facts,
-    )(partial(attention, name))
+    title = f"PyTorch's attention, {title}, and a copy of the result"
+    prepare = partial(attention, name)
+    add(prepare, f"torch_{name}", title, "attention", device_kind, *precisions, **facts)
 
 
 def _aligned(most: int) -> Any:
@@ -160,11 +181,23 @@ def _rope(torch: Any, problem: Any, x: Any, cos: Any, sin: Any, y: Any) -> None:
     y[..., problem.half :] = second * cos + first * sin
 
 
+def unpacked(torch: Any, w: Any, k: int) -> Any:
+    """4-bit weights, one per byte."""
+    return torch.stack((w & 15, w >> 4), dim=2).reshape(w.shape[0], -1)[:, :k]
+
+
+def _w4a16(torch: Any, problem: Any, x: Any, w: Any, scales: Any, y: Any) -> None:
+    weights = unpacked(torch, w, problem.k).to(x.dtype) - ZERO
+    weights *= scales.repeat_interleave(GROUP, dim=1)[:, : problem.k]
+    y.copy_(x @ weights.T)
+
+
 LAYERS: Final[dict[str, Callable[..., None]]] = {
     "layernorm": _layernorm,
     "cross_entropy": _cross_entropy,
     "swiglu": _swiglu,
     "rope": _rope,
+    "w4a16": _w4a16,
 }
 """What PyTorch does for a workload, by its name."""
 
@@ -173,14 +206,14 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     """A layer with a copy of its result, which ``torch.compile`` makes a part of the kernel."""
     import torch
 
-    problem, queue = operands.problem, _queue(torch, device)
+    problem, queue = operands.problem, queue_of(torch, device)
     work = partial(LAYERS[problem.workload], torch, problem)
     work = torch.compile(work, dynamic=False) if compiled else work
-    tensors = [_tensor(operands[one.name], one.type == BF16) for one in problem.operands]
+    given = tensors(operands)
 
     def call() -> None:
         with queue, torch.no_grad():
-            work(*tensors)
+            work(*given)
 
     told = f"PyTorch's {problem.workload}"
     launch = guarded(call, RuntimeError, told, alive=operands)
@@ -193,9 +226,9 @@ def fused_adamw(device: Device, operands: Operands) -> Launch:
     """The kernel of ``torch.optim.AdamW(fused=True)``, which updates in place."""
     import torch
 
-    problem, queue = operands.problem, _queue(torch, device)
+    problem, queue = operands.problem, queue_of(torch, device)
     assert isinstance(problem, AdamW)
-    p, g, m, v = (_tensor(array, False) for array in operands.values())
+    p, g, m, v = tensors(operands)
     step = torch.full((), problem.step, dtype=torch.float32, device=p.device)
     names = {"lr": problem.lr, "beta1": problem.beta1, "beta2": problem.beta2}
     names |= {"weight_decay": problem.decay, "eps": problem.epsilon}
@@ -209,33 +242,13 @@ def fused_adamw(device: Device, operands: Operands) -> Launch:
 
 
 for _kind in ("cuda", "cpu"):
-    register(
-        "torch_fused",
-        title="PyTorch's fused AdamW",
-        workload="adamw",
-        backend="torch",
-        library=True,
-        device_kind=_kind,
-        precisions=("fp64", "fp32"),
-        compiler=_version,
-        fingerprint=_version,
-        unavailable=without_torch if _kind == "cpu" else without_torch_on_a_gpu,
-    )(fused_adamw)
+    add(fused_adamw, "torch_fused", "PyTorch's fused AdamW", "adamw", _kind, "fp64", "fp32")
 
 
 def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:
-    register(
-        "torch_compiled" if compiled else "torch",
-        title="torch.compile" if compiled else "PyTorch, and a copy of the result",
-        workload=workload,
-        backend="torch",
-        library=True,
-        device_kind=device_kind,
-        precisions=precisions,
-        compiler=_version,
-        fingerprint=_version,
-        unavailable=without_torch if device_kind == "cpu" else without_torch_on_a_gpu,
-    )(partial(layer, compiled))
+    name = "torch_compiled" if compiled else "torch"
+    title = "torch.compile" if compiled else "PyTorch, and a copy of the result"
+    add(partial(layer, compiled), name, title, workload, device_kind, *precisions)
 
 
 for _workload in LAYERS:

@@ -130,6 +130,11 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "layernorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
     "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
     "adamw": [{"elements": 1}, {"elements": 1001, "step": 1, "lr": 0.1}],
+    "grouped_gemm": [
+        {"tokens": 1, "n": 1, "k": 1},
+        *({"tokens": 70, "n": 33, "k": 65, "spread": s} for s in ("uniform", "skewed", "single")),
+    ],
+    "w4a16": [{"m": 1, "n": 1, "k": 1}, {"m": 5, "n": 33, "k": 259}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
     "rope": [
         {"tokens": 1, "heads": 1, "head_size": 2},

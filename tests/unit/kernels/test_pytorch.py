@@ -14,7 +14,7 @@ import pytest
 
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel, Operands
-from rooflab.kernels.libraries import pytorch
+from rooflab.kernels.libraries import pytorch, pytorch_products
 from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import verify
@@ -27,6 +27,16 @@ KERNELS = [one for one in discover().all() if one.backend == "torch"]
 ALL_ON_GPUS = [one for one in KERNELS if one.device_kind == "cuda"]
 ON_GPUS = [one for one in ALL_ON_GPUS if one.workload == "attention"]
 LAYERS = [one for one in ALL_ON_GPUS if one.workload != "attention"]
+
+
+class Numbers(np.ndarray[Any, Any]):
+    """A tensor that was computed: its type does not matter."""
+
+    def to(self, kind: Any) -> Numbers:
+        return self.astype(float).view(Numbers)
+
+    def contiguous(self) -> Numbers:
+        return self
 
 
 class Tensor:
@@ -53,6 +63,39 @@ class Tensor:
         return self.numbers * getattr(other, "numbers", other)
 
     __rmul__ = __mul__
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return other @ self.numbers
+
+    def __matmul__(self, other: Any) -> Any:
+        return self.numbers @ getattr(other, "numbers", other)
+
+    def __and__(self, bits: int) -> Any:
+        return (self.array & bits).view(Numbers)
+
+    def __rshift__(self, bits: int) -> Any:
+        return (self.array >> bits).view(Numbers)
+
+    def __lshift__(self, bits: int) -> Any:
+        return (self.array << bits).view(Numbers)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return Tensor(self.array[index], self.bits)
+
+    @property
+    def T(self) -> Any:  # noqa: N802  PyTorch's name
+        return self.numbers.T
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> str:
+        return "its own"
+
+    def repeat_interleave(self, count: int, dim: int) -> Any:
+        return self.numbers.repeat(count, axis=dim)
 
     def __setitem__(self, index: Any, numbers: Any) -> None:
         Tensor(self.array[index], self.bits).copy_(numbers)
@@ -118,6 +161,25 @@ class Torch:
         root = np.sqrt(v.numbers / (1 - given["beta2"] ** step)) + given["eps"]
         p.copy_(p.numbers - given["lr"] * (first / root + given["weight_decay"] * p.numbers))
 
+    def mm(self, x: Any, w: Any, out: Any) -> None:
+        assert self.stream == "rooflab's"
+        out.copy_(x @ w)
+
+    def grouped_mm(self, x: Any, w: Any, offs: Any) -> Any:
+        assert self.stream == "rooflab's" and offs.array.dtype == np.int32
+        rows = zip(np.split(x.numbers, offs.array[:-1]), w.numbers, strict=True)
+        return np.concatenate([some @ weights for some, weights in rows])
+
+    def pack(self, bits: Any, inner: int) -> Any:
+        """Its layout is PyTorch's own: here a number for each weight, those in high bits first."""
+        assert self.stream == "rooflab's" and inner == 8 and bits.dtype == np.uint8
+        return np.stack([bits >> 4, bits & 15], 2).reshape(len(bits), -1)
+
+    def int4_mm(self, x: Any, packed: Any, group: int, pairs: Any) -> Any:
+        assert self.stream == "rooflab's" and pairs.shape == (x.shape[1] // group, len(packed), 2)
+        scales, zeros = pairs.transpose(2, 1, 0).repeat(group, axis=2)
+        return x @ ((packed.astype(float) - 8) * scales + zeros).T
+
     def silu(self, x: Any) -> Any:
         assert self.stream == "rooflab's"
         return x.numbers / (1 + np.exp(-x.numbers))
@@ -176,6 +238,12 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         float32="float32",
         full=lambda shape, value, dtype, device: value,
         _fused_adamw_=here.fused_adamw,
+        mm=here.mm,
+        stack=lambda parts, dim: np.stack(parts, dim).view(Numbers),
+        zeros_like=np.zeros_like,
+        _grouped_mm=here.grouped_mm,
+        _convert_weight_to_int4pack=here.pack,
+        _weight_int4pack_mm=here.int4_mm,
         cuda=cuda,
         nn=SimpleNamespace(functional=functional, attention=attention),
     )
@@ -236,6 +304,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "layernorm": {"rows": 5, "columns": 12, "epsilon": 0.01},
     "cross_entropy": {"rows": 5, "columns": 12},
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
+    "grouped_gemm": {"tokens": 37, "n": 16, "k": 24, "spread": "skewed"},
+    "w4a16": {"m": 5, "n": 16, "k": 256},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},
 }
@@ -257,6 +327,40 @@ def test_what_tensor_core_kernels_cannot_take_is_told() -> None:
             assert told == (
                 "" if "math" in one.name else "head_size must be a multiple of 8, at most 256"
             )
+
+
+def test_what_products_cannot_take_is_told() -> None:
+    kernels = {one.name: one for one in LAYERS}
+    shape = {"tokens": 5, "n": 16, "k": 24}
+    refuses = kernels["torch_grouped"].refuses
+    assert refuses(build("grouped_gemm", "bf16", shape)) == ""
+    told = refuses(build("grouped_gemm", "bf16", {**shape, "k": 12}))
+    assert told == "torch_grouped needs K to be a multiple of 8, not 12"
+    refuses = kernels["torch_int4"].refuses
+    assert refuses(build("w4a16", "bf16", {"m": 1, "n": 16, "k": 384})) == ""
+    told = refuses(build("w4a16", "bf16", {"m": 1, "n": 16, "k": 192}))
+    assert told == "torch_int4 needs K to be a multiple of 128, not 192"
+
+
+@pytest.mark.parametrize(
+    ("present", "capability", "says"),
+    [
+        ("2.8.0", "9.0", ""),
+        ("2.11.1+cu130", "10.0", ""),
+        ("2.7.1", "9.0", "PyTorch 2.7.1 has no grouped product: pip install 'torch>=2.8'"),
+        ("2.11.1", "12.0", "on 12.0 it waits for the host"),
+    ],
+)
+def test_where_pytorch_has_no_grouped_product_is_told(
+    monkeypatch: pytest.MonkeyPatch, present: str, capability: str, says: str
+) -> None:
+    monkeypatch.setattr(pytorch_products, "version", lambda name: present)
+    monkeypatch.setattr(pytorch_products, "without_torch_on_a_gpu", lambda device: "")
+    device = Gpu()
+    monkeypatch.setattr(device, "fact", lambda name: capability)
+    (one,) = [one for one in LAYERS if one.name == "torch_grouped"]
+    told = one.unavailable(device)
+    assert told.endswith(says) and bool(told) == bool(says)
 
 
 def test_without_pytorch_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,20 @@ def test_targets_are_columns_of_their_rows() -> None:
     assert (first.targets == second.targets).all()
 
 
+def test_constant_operands_depend_neither_on_the_seed_nor_on_the_fill() -> None:
+    problem = build("w4a16", "bf16", {"m": 3, "n": 40, "k": 300})
+    rotation = rotate(DEVICE, problem, 1, cold=True)
+    first, second = rotation.copies[:2]
+    before = {name: first[name].copy() for name in ("x", "w", "scales")}
+    assert len(set(first.w.reshape(-1).tolist())) > 250
+    assert (first.w == second.w).all()
+    for other in (rotation.filled(DEVICE, "zeros"), rotate(DEVICE, problem, 2, cold=True)):
+        other.differ(DEVICE, 3)
+        for one in other.copies:
+            assert all((one[name] == before[name]).all() for name in ("w", "scales"))
+            assert (one.x != before["x"]).any()
+
+
 # Guards ------------------------------------------------------------------------------------------
 
 

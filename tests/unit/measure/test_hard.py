@@ -19,6 +19,7 @@ from rooflab.model.encoding import decode, encode
 from rooflab.model.precision import PRECISIONS, DataType
 from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build, find
+from rooflab.workloads.experts import GroupedGemm
 
 DEVICE = FakeDevice()
 
@@ -132,6 +133,15 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"m": 20, "n": 30, "k": 40, "layout": "nt", "beta": 1.0},
         {"m": 20, "n": 30, "k": 1000, "layout": "tt", "alpha": -2.0},
     ],
+    "grouped_gemm": [
+        {"tokens": 1, "n": 1, "k": 1},
+        {"tokens": 3, "n": 9, "k": 70, "experts": 1},
+        *(
+            {"tokens": 61, "n": 9, "k": 70, "experts": 5, "spread": spread}
+            for spread in ("uniform", "skewed", "single")
+        ),
+    ],
+    "w4a16": [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (3, 7, 130), (40, 33, 1001))],
     "gemv": [{"m": 1, "n": 1}, {"m": 1, "n": 1000}, {"m": 129, "n": 1}, {"m": 37, "n": 513}],
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
@@ -155,7 +165,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         )
     ],
 }
-PRODUCTS = ("gemm", "gemv", "spectrum", "attention")
+PRODUCTS = ("gemm", "grouped_gemm", "w4a16", "gemv", "spectrum", "attention")
 INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
 """Workloads that are defined for integers."""
 
@@ -247,6 +257,8 @@ def room(problem: Problem) -> int:
         return 1
     if problem.workload == "attention":
         return problem.extents["batch"] * problem.extents["kv_heads"]
+    if isinstance(problem, GroupedGemm):
+        return max(problem.counts)
     extent = {"gemm": "m", "add": "columns", "copy": "columns", "triad": "columns"}
     extent["swiglu"] = "columns"
     return problem.extents[extent.get(problem.workload, next(iter(problem.extents)))]
@@ -255,7 +267,8 @@ def room(problem: Problem) -> int:
 def roomy(workload: str, precision: str) -> Problem:
     """A problem with room for every kind of part."""
     names = [one.name for one in find(workload).declared("extent")]
-    return build(workload, precision, dict.fromkeys(names, 16))
+    settings = {"spread": "single"} if workload == "grouped_gemm" else {}
+    return build(workload, precision, dict.fromkeys(names, 16) | settings)
 
 
 # Mistakes ----------------------------------------------------------------------------------------
@@ -325,6 +338,27 @@ def in_single(problem: Problem, x: Mapping[str, Any]) -> Any:
 
 def product_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return half(x["a"]) @ half(x["b"])
+
+
+def one_expert(problem: Any, x: Mapping[str, Any]) -> Any:
+    """Of tiles of 8 rows, which begin anywhere."""
+    experts = np.searchsorted(x["ends"], np.arange(problem.tokens) // 8 * 8, side="right")
+    return np.stack([row @ x["w"][expert] for row, expert in zip(x["x"], experts, strict=True)])
+
+
+def unpacked(problem: Any, x: Mapping[str, Any]) -> Any:
+    bits = np.stack([x["w"] & 15, x["w"] >> 4], 2).reshape(problem.n, -1)[:, : problem.k]
+    return (bits - 8) * x["scales"].repeat(128, axis=1)[:, : problem.k]
+
+
+def groups_in_half(problem: Any, x: Mapping[str, Any]) -> Any:
+    weights, starts = unpacked(problem, x), range(0, problem.k, 128)
+    sums = (x["x"][:, i : i + 128] @ weights[:, i : i + 128].T for i in starts)
+    return sum(map(half, map(half, sums)))
+
+
+def without_the_last_weight(problem: Any, x: Mapping[str, Any]) -> Any:
+    return x["x"][:, :-1] @ unpacked(problem, x)[:, :-1].T
 
 
 def vector_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
@@ -465,6 +499,18 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "narrow sums": (
         *("gemm", "fp16_fp32", {"m": 60, "n": 50, "k": 64}, rounded_sums),
         "rows of A|sums that cancel",
+    ),
+    "the expert of a tile's first row": (
+        *("grouped_gemm", "bf16", {"tokens": 61, "n": 9, "k": 40, "spread": "skewed"}, one_expert),
+        "rows of A with|sums that cancel",
+    ),
+    "sums of a group in half": (
+        *("w4a16", "bf16", {"m": 60, "n": 50, "k": 512}, groups_in_half),
+        "rows of large numbers|rows of small numbers",
+    ),
+    "without the last weight": (
+        *("w4a16", "bf16", {"m": 60, "n": 50, "k": 1}, without_the_last_weight),
+        "rows of|rows with one number",
     ),
     "narrow vector": ("gemv", "fp32", {"m": 60, "n": 50}, vector_in_half, "rows of"),
     "no wrapping": ("add", "int32", {"columns": 99}, saturated, "large integers"),

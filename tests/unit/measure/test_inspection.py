@@ -751,6 +751,25 @@ def test_numbers_that_replace_others_are_within_the_limits_of_an_operand() -> No
     assert found == {0, 1, 2}
 
 
+def test_constant_operands_stay_as_they_are() -> None:
+    problem = build("w4a16", "fp32", {"m": 5, "n": 16, "k": 256})
+    lab = Lab(problem)
+    packed = [copy["w"].copy() for copy in lab.rotation.copies]
+
+    def kernel(place: int, one: Operands) -> None:
+        assert (one["w"] == packed[place]).all()  # as before the first launch
+        lab.right[place]()
+
+    launches = lab.launches(kernel)
+    with lab.inspector.watched([0]) as watch:
+        lab.run(launches)
+    assert watch.reason == ""
+    assert lab.inspector.between(launches, lab.run, close=True) == ""
+    assert lab.inspector.after(launches, lab.run, 100.0, 9, close=True) == ""
+    assert lab.inspector.on_other_inputs(launches, lab.run) == ""
+    assert lab.intact()
+
+
 class Plain(Gemm):
     """A workload of a user, who says nothing of hard inputs."""
 

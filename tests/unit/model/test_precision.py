@@ -21,6 +21,7 @@ FORMATS = {
     "bf16": (2, 7, "uint16", 0),
     "fp8_e4m3": (1, 3, "uint8", 0),
     "fp22": (4, 13, "float32", 0),
+    "uint8": (1, None, "uint8", 0),
     "int32": (4, None, "int32", 0),
     "int64": (8, None, "int64", 0),
 }

@@ -33,6 +33,8 @@ TIMING = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3, batch
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "gemm": {"m": 17, "n": 9, "k": 33, "batch": 2, "layout": "tn", "alpha": 0.5, "beta": -2},
+    "grouped_gemm": {"tokens": 19, "n": 7, "k": 33, "experts": 5, "spread": "skewed"},
+    "w4a16": {"m": 5, "n": 7, "k": 259},
     "gemv": {"m": 37, "n": 53},
     "add": {"rows": 3, "columns": 41, "batch": 2},
     "copy": {"rows": 3, "columns": 41, "batch": 2},
@@ -113,6 +115,11 @@ def test_every_workload_describes_itself(workload: str) -> None:
     ("workload", "precision", "flops", "bytes_"),
     [
         ("gemm", "fp32", 2 * 2 * 17 * 9 * 33, 4 * 2 * (17 * 33 + 33 * 9 + 2 * 17 * 9)),
+        (
+            *("grouped_gemm", "bf16", 2 * 19 * 7 * 33),
+            2 * (19 * 33 + 3 * 33 * 7 + 19 * 7) + 4 * 5,
+        ),
+        ("w4a16", "fp16", 2 * 5 * 7 * 259, 2 * (5 * 259 + 7 * 3 + 5 * 7) + 7 * 130),
         ("gemv", "fp32", 2 * 37 * 53, 4 * (37 * 53 + 53 + 37)),
         ("add", "fp64", 246, 3 * 8 * 246),
         ("copy", "fp16", 0, 2 * 2 * 246),
@@ -155,6 +162,8 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
             total = math.fsum(a[z, i, k] * b[z, k, j] for k in range(extents["k"]))
             made[z, i, j] = settings["alpha"] * total + settings["beta"] * c[z, i, j]
         return made
+    if problem.workload in ("grouped_gemm", "w4a16"):
+        return product_loops(problem, inputs)
     if problem.workload == "gemv":
         rows = (math.fsum(row * inputs["x"]) for row in inputs["a"])
         return np.array(list(rows))
@@ -177,6 +186,21 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     if problem.workload in ("swiglu", "rope", "adamw"):
         return layer_loops(problem, inputs)
     return row_loops(problem, inputs)
+
+
+def product_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Element by element, of the expert whose end comes first, or of unpacked weights."""
+    x = inputs["x"]
+    made = np.empty((len(x), problem.extents["n"]))
+    for i, j in np.ndindex(*made.shape):
+        if problem.workload == "grouped_gemm":
+            expert = next(e for e, end in enumerate(inputs["ends"]) if i < end)
+            column = inputs["w"][expert, :, j]
+        else:
+            bits = [int(inputs["w"][j, k // 2]) >> 4 * (k % 2) & 15 for k in range(x.shape[1])]
+            column = np.array([(b - 8) * inputs["scales"][j, k // 128] for k, b in enumerate(bits)])
+        made[i, j] = math.fsum(x[i] * column)
+    return made
 
 
 def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:

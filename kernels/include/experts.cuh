@@ -1,0 +1,26 @@
+// Which tile of which expert's product a block computes.
+#pragma once
+
+struct ExpertTile {
+    int expert;
+    int row, column;  // its first ones
+    int end;          // the row after the last one of the expert
+};
+
+// That of block blockIdx.x, of HEIGHT rows and WIDTH columns; `end` is 0 if there is none. Host code
+// does not know the counts, so the grid has room for the worst ones. Blocks next to each other share
+// columns of an expert's weights, which are read from memory once.
+template <int HEIGHT, int WIDTH>
+__device__ inline ExpertTile find_tile(const int* ends, int experts, int N) {
+    const int columns = (N + WIDTH - 1) / WIDTH;
+    int number = blockIdx.x, start = 0;
+    for (int expert = 0; expert < experts; ++expert) {
+        const int end = ends[expert], rows = (end - start + HEIGHT - 1) / HEIGHT;
+        if (number < rows * columns) {
+            return {expert, start + number % rows * HEIGHT, number / rows * WIDTH, end};
+        }
+        number -= rows * columns;
+        start = end;
+    }
+    return {0, 0, 0, 0};
+}
