@@ -50,6 +50,10 @@ GEMM = (
     *((3, 1000, 4104), (64, 520, 4104)),  # few rows, long sums
 )
 MATRICES = ((1, 1), (7, 127), (129, 1), (3, 4099), (1000, 513), (64, 1024), (33, 8192), (5, 32768))
+ROWS = (
+    *("gemv", "softmax", "rmsnorm", "layernorm", "cross_entropy"),
+    *("rmsnorm_backward", "layernorm_backward"),
+)
 IMAGES = (
     *((1, 1, 1), (3, 1, 127), (2, 129, 1), (1, 2, 2), (5, 37, 130), (2, 65, 1000)),
     *((1, 100, 256), (3, 33, 1024)),  # rows are multiples of 16 bytes
@@ -80,7 +84,7 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
                 yield {"m": m, "n": n, "k": k, "alpha": alpha, "beta": beta}
         for m, n, k in ((7, 127, 129), (7, 127, 136), (128, 256, 192)):
             yield {"m": m, "n": n, "k": k, "alpha": 0.5, "beta": -2.0, "batch": 3}
-    elif workload in ("gemv", "softmax", "rmsnorm", "layernorm", "cross_entropy"):
+    elif workload in ROWS:
         names = list(find(workload).sizes)
         for extents in MATRICES:
             yield dict(zip(names, extents, strict=True))

@@ -196,6 +196,43 @@ def numpy_layernorm(device: Device, operands: Operands) -> Launch:
     return launch
 
 
+@numpy_kernel(workload="rmsnorm_backward")
+def numpy_rmsnorm_backward(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, dy, w, rstd, dx, dw) = device.arrays, operands.values()
+    scale, normal = rstd[:, None], numpy.empty_like(x)
+
+    def launch() -> None:
+        numpy.multiply(x, scale, out=normal)
+        numpy.sum(dy * normal, axis=0, out=dw)
+        numpy.multiply(dy, w, out=dx)
+        numpy.multiply(normal, (dx * normal).mean(axis=1, keepdims=True), out=normal)
+        numpy.subtract(dx, normal, out=dx)
+        numpy.multiply(dx, scale, out=dx)
+
+    return launch
+
+
+@numpy_kernel(workload="layernorm_backward")
+def numpy_layernorm_backward(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, dy, w, mean, rstd, dx, dw, db) = device.arrays, operands.values()
+    scale, normal = rstd[:, None], numpy.empty_like(x)
+
+    def launch() -> None:
+        numpy.subtract(x, mean[:, None], out=normal)
+        numpy.multiply(normal, scale, out=normal)
+        numpy.sum(dy * normal, axis=0, out=dw)
+        numpy.sum(dy, axis=0, out=db)
+        numpy.multiply(dy, w, out=dx)
+        numpy.multiply(normal, (dx * normal).mean(axis=1, keepdims=True), out=normal)
+        numpy.add(normal, dx.mean(axis=1, keepdims=True), out=normal)
+        numpy.subtract(dx, normal, out=dx)
+        numpy.multiply(dx, scale, out=dx)
+
+    return launch
+
+
 @numpy_kernel(workload="cross_entropy")
 def numpy_cross_entropy(device: Device, operands: Operands) -> Launch:
     """NumPy, a pass for each step."""

@@ -160,13 +160,70 @@ def _rope(torch: Any, problem: Any, x: Any, cos: Any, sin: Any, y: Any) -> None:
     y[..., problem.half :] = second * cos + first * sin
 
 
+def _gradients(torch: Any, w: Any, dy: Any, normal: Any, scale: Any, *, centred: bool) -> Any:
+    """Those of rows and weights of a norm, step by step."""
+    each = dy.to(scale.dtype) * w
+    rest = each - normal * torch.mean(each * normal, 1, keepdim=True)
+    if centred:
+        rest = rest - torch.mean(each, 1, keepdim=True)
+    return rest * scale, torch.sum(dy * normal, 0)
+
+
+def _rmsnorm_steps(
+    torch: Any, problem: Any, x: Any, dy: Any, w: Any, rstd: Any, dx: Any, dw: Any
+) -> None:
+    scale = rstd.unsqueeze(1)
+    found = _gradients(torch, w, dy, x * scale, scale, centred=False)
+    _copy((dx, dw), found)
+
+
+def _rmsnorm_backward(
+    torch: Any, problem: Any, x: Any, dy: Any, w: Any, rstd: Any, dx: Any, dw: Any
+) -> None:
+    fused = getattr(torch.ops.aten, "_fused_rms_norm_backward", None)
+    if x.device.type == "cpu" or fused is None:
+        _rmsnorm_steps(torch, problem, x, dy, w, rstd, dx, dw)
+    else:
+        _copy((dx, dw), fused(dy, x, [problem.columns], rstd.unsqueeze(1), w, [True, True]))
+
+
+def _layernorm_backward(
+    torch: Any, problem: Any, x: Any, dy: Any, w: Any, mean: Any, rstd: Any, *found: Any
+) -> None:
+    saved, shape = (mean.unsqueeze(1), rstd.unsqueeze(1)), [problem.columns]
+    backward = torch.ops.aten.native_layer_norm_backward
+    _copy(found, backward(dy, x, shape, *saved, w, w, [True, True, True]))
+
+
+def _layernorm_steps(
+    torch: Any, problem: Any, x: Any, dy: Any, w: Any, mean: Any, rstd: Any, *found: Any
+) -> None:
+    scale = rstd.unsqueeze(1)
+    normal = (x - mean.unsqueeze(1)) * scale
+    gradients = _gradients(torch, w, dy, normal, scale, centred=True)
+    _copy(found, (*gradients, torch.sum(dy.to(scale.dtype), 0)))
+
+
+def _copy(outputs: Any, found: Any) -> None:
+    for output, one in zip(outputs, found, strict=True):
+        output.copy_(one)
+
+
 LAYERS: Final[dict[str, Callable[..., None]]] = {
     "layernorm": _layernorm,
     "cross_entropy": _cross_entropy,
     "swiglu": _swiglu,
     "rope": _rope,
+    "rmsnorm_backward": _rmsnorm_backward,
+    "layernorm_backward": _layernorm_backward,
 }
 """What PyTorch does for a workload, by its name."""
+
+STEPS: Final[dict[str, Callable[..., None]]] = {
+    "rmsnorm_backward": _rmsnorm_steps,
+    "layernorm_backward": _layernorm_steps,
+}
+"""What ``torch.compile`` is given, if that is not the same."""
 
 
 def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
@@ -174,7 +231,8 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     import torch
 
     problem, queue = operands.problem, _queue(torch, device)
-    work = partial(LAYERS[problem.workload], torch, problem)
+    works = LAYERS | STEPS if compiled else LAYERS
+    work = partial(works[problem.workload], torch, problem)
     work = torch.compile(work, dynamic=False) if compiled else work
     tensors = [_tensor(operands[one.name], one.type == BF16) for one in problem.operands]
 

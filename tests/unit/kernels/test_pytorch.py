@@ -35,6 +35,7 @@ class Tensor:
     def __init__(self, array: Any, bits: bool = False) -> None:
         self.array, self.bits = array, bits
         self.device = SimpleNamespace(type="cuda")
+        self.dtype = "wide"
 
     @property
     def numbers(self) -> Any:
@@ -56,6 +57,16 @@ class Tensor:
 
     def __setitem__(self, index: Any, numbers: Any) -> None:
         Tensor(self.array[index], self.bits).copy_(numbers)
+
+    def __sub__(self, other: Any) -> Any:
+        return self.numbers - getattr(other, "numbers", other)
+
+    def to(self, kind: str) -> Any:
+        assert kind == self.dtype
+        return self.numbers
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        return Tensor(np.expand_dims(self.array, axis), self.bits)
 
     def long(self) -> Tensor:
         assert self.array.dtype == np.int32
@@ -107,6 +118,25 @@ class Torch:
         assert self.stream == "rooflab's" and reduction == "none"
         sums = np.log(np.exp(x.numbers).sum(axis=1))
         return sums - x.numbers[np.arange(len(sums)), targets.array]
+
+    def rms_norm_backward(
+        self, dy: Any, x: Any, shape: Any, rstd: Any, w: Any, wanted: Any
+    ) -> tuple[Any, ...]:
+        zero = Tensor(0 * rstd.array)
+        return self.layer_norm_backward(dy, x, shape, zero, rstd, w, None, wanted, centred=False)[
+            :2
+        ]
+
+    def layer_norm_backward(
+        self, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, *others: Any, **words: bool
+    ) -> tuple[Any, ...]:
+        w, _, wanted = others
+        assert self.stream == "rooflab's" and all(wanted) and shape == [*w.numbers.shape]
+        normal, each = (x - mean) * rstd.numbers, dy * w
+        along = normal * (each * normal).mean(axis=1, keepdims=True)
+        offset = each.mean(axis=1, keepdims=True) * words.get("centred", True)
+        sums = (dy * normal).sum(axis=0), dy.numbers.sum(axis=0)
+        return (rstd * (each - offset - along), *sums)
 
     def fused_adamw(self, *lists: list[Any], **given: Any) -> None:
         assert self.stream == "rooflab's" and not given["amsgrad"] and not given["maximize"]
@@ -163,6 +193,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         cross_entropy=here.cross_entropy,
         silu=here.silu,
     )
+    aten = SimpleNamespace(
+        native_layer_norm_backward=here.layer_norm_backward,
+        _fused_rms_norm_backward=here.rms_norm_backward,
+    )
     vars(bias).update(causal_lower_right=lambda queries, keys: (queries, keys))
     names = {name: name for name in pytorch.BACKENDS.values()}
     vars(attention).update(SDPBackend=SimpleNamespace(**names), sdpa_kernel=here.choose, bias=bias)
@@ -177,6 +211,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         full=lambda shape, value, dtype, device: value,
         _fused_adamw_=here.fused_adamw,
         cuda=cuda,
+        mean=lambda x, axis, keepdim: np.mean(x, axis, keepdims=keepdim),
+        sum=np.sum,
+        ops=SimpleNamespace(aten=aten),
         nn=SimpleNamespace(functional=functional, attention=attention),
     )
     modules = {"torch": module, "torch.nn": ModuleType("torch.nn")}
@@ -235,6 +272,8 @@ def test_every_backend_is_asked_for_the_same(
 SHAPES: dict[str, dict[str, Any]] = {
     "layernorm": {"rows": 5, "columns": 12, "epsilon": 0.01},
     "cross_entropy": {"rows": 5, "columns": 12},
+    "rmsnorm_backward": {"rows": 5, "columns": 12},
+    "layernorm_backward": {"rows": 5, "columns": 12},
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},

@@ -136,6 +136,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
     **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm", "cross_entropy")},
+    **{name: list(ROWS) for name in ("rmsnorm_backward", "layernorm_backward")},
     "swiglu": list(VECTORS),
     "adamw": [{"elements": n} for n in (1, 2, 1000)],
     "rope": [
@@ -414,6 +415,33 @@ def values_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return attending(problem, {**x, "v": half(x["v"])})
 
 
+def gradients(problem: Problem, x: Mapping[str, Any], normal: Any, share: float = 1.0) -> Any:
+    """Of a norm, with only a share of the part along each row."""
+    scale, each = x["rstd"][:, None], x["w"] * x["dy"]
+    along = share * (each * normal).mean(axis=1, keepdims=True)
+    offset = each.mean(axis=1, keepdims=True) if "mean" in x else 0
+    right = problem.reference(np, x)  # type: ignore[arg-type]
+    return {**right, "dx": scale * (each - offset - normal * along)}
+
+
+def without_the_part_along(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """It hardly matters for random numbers in wide rows."""
+    return gradients(problem, x, x["x"] * x["rstd"][:, None], 0.0)
+
+
+def products_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    sums = half(half(x["w"] * x["dy"]) * x["x"]).cumsum(axis=1, dtype=np.float16)[:, -1:]
+    along = sums / x["x"].shape[1] * x["rstd"][:, None]
+    right = problem.reference(np, x)  # type: ignore[arg-type]
+    scale = x["rstd"][:, None]
+    return {**right, "dx": scale * (x["w"] * x["dy"] - x["x"] * scale * along)}
+
+
+def differences_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    scale = x["rstd"][:, None]
+    return gradients(problem, x, half(x["x"] * scale) - half(x["mean"][:, None] * scale))
+
+
 MANY = {"queries": 4, "keys": 50_000, "heads": 8, "head_size": 16}
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
@@ -445,6 +473,18 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "one pass": (
         *("layernorm", "fp32", {"rows": 40, "columns": 70}, one_pass),
         "rows far from zero",
+    ),
+    "without the part along rows": (
+        *("rmsnorm_backward", "bf16", {"rows": 8, "columns": 70_000}, without_the_part_along),
+        "rows with one large number|rows whose gradients follow them",
+    ),
+    "narrow products": (
+        *("rmsnorm_backward", "fp16", {"rows": 40, "columns": 700}, products_in_half),
+        "rows of large numbers|rows with one large number|rows whose gradients follow them",
+    ),
+    "narrow differences": (
+        *("layernorm_backward", "fp16", {"rows": 40, "columns": 70}, differences_in_half),
+        "rows whose gradients follow them, far from zero",
     ),
     "large exponentials": (
         *("swiglu", "fp32", {"columns": 70}, of_large_exponentials),
@@ -517,11 +557,14 @@ def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
     workload, precision, parameters, work, title = MISTAKES[name]
     problem = build(workload, precision, parameters)
     types = {one.name: one.type for one in problem.operands}
-    (output,) = (one.name for one in problem.operands if one.written)
+    outputs = [one.name for one in problem.operands if one.written]
     for seed in range(3):
         operands, hard = hardened(problem, seed)
-        inputs = {one: decode(np, operands[one], types[one]) for one in types if one != output}
-        operands[output][...] = encode(np, work(problem, inputs), types[output])
+        inputs = {one: decode(np, operands[one], types[one]) for one in types if one not in outputs}
+        results = work(problem, inputs)
+        results = results if len(outputs) > 1 else {outputs[0]: results}
+        for one in outputs:
+            operands[one][...] = encode(np, results[one], types[one])
         expected = Expected(DEVICE, operands, seed, 2**30, hard)
         reason = expected.verdict(operands).reason
         overflows = work in (without_maximum, without_largest) and "are NaN" in reason

@@ -22,11 +22,11 @@ from rooflab.kernels.base import Operands
 from rooflab.measure import buffers
 from rooflab.measure.buffers import allocate, poison, rotate
 from rooflab.measure.protocol import Protocol
-from rooflab.measure.verify import unlike, verify
+from rooflab.measure.verify import Expected, unlike, verify
 from rooflab.model.encoding import decode, encode
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
-from rooflab.workloads import build, catalogue
+from rooflab.workloads import build, catalogue, rows
 
 DEVICE = fake.FakeDevice()
 TIMING = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3, batch_us=0)
@@ -42,6 +42,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "rmsnorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
     "layernorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
     "cross_entropy": {"rows": 7, "columns": 61},
+    "rmsnorm_backward": {"rows": 7, "columns": 61},
+    "layernorm_backward": {"rows": 7, "columns": 61},
     "adamw": {"elements": 101, "lr": 0.1, "step": 3},
     "swiglu": {"rows": 3, "columns": 41, "batch": 2},
     "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
@@ -122,6 +124,8 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("rmsnorm", "bf16", 4 * 427, 2 * (2 * 427 + 61)),
         ("layernorm", "bf16", 7 * 427, 2 * (2 * 427 + 2 * 61)),
         ("cross_entropy", "fp16", 4 * 427, 2 * (427 + 7) + 4 * 7),
+        ("rmsnorm_backward", "bf16", 9 * 427, 2 * (3 * 427 + 2 * 61) + 4 * 7),
+        ("layernorm_backward", "bf16", 13 * 427, 2 * (3 * 427 + 3 * 61) + 4 * 2 * 7),
         ("adamw", "bf16", 14 * 101, (2 * 2 + 2 + 4 * 4) * 101),
         ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
@@ -143,8 +147,10 @@ def test_work_and_bytes_by_hand(workload: str, precision: str, flops: int, bytes
 Inputs = dict[str, NDArray[np.float64]]
 
 
-def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
-    """The output, element by element as the formula says."""
+def loops(problem: Problem, inputs: Inputs) -> Any:
+    """The output, or each of several by its name, element by element as the formula says."""
+    if "backward" in problem.workload:
+        return norm_gradients(problem, inputs)
     settings: Any = problem.settings
     extents = problem.extents
     if problem.workload == "gemm":
@@ -200,6 +206,23 @@ def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
             mean = math.fsum(x * x for x in row) / len(row)
             scale = 1 / math.sqrt(mean + settings["epsilon"])
             out[:] = [w * x * scale for x, w in zip(row, inputs["w"], strict=True)]
+    return made
+
+
+def norm_gradients(problem: Problem, inputs: Inputs) -> dict[str, Any]:
+    """Row by row."""
+    weights, centred = inputs["w"], "mean" in inputs
+    made: dict[str, Any] = {"dx": [], "dw": 0.0, "db": 0.0}
+    for i, (x, dy) in enumerate(zip(inputs["x"], inputs["dy"], strict=True)):
+        scale, mean = inputs["rstd"][i], inputs["mean"][i] if centred else 0.0
+        normal = [scale * (number - mean) for number in x]
+        each = [w * number for w, number in zip(weights, dy, strict=True)]
+        along = math.fsum(a * n for a, n in zip(each, normal, strict=True)) / len(x)
+        offset = math.fsum(each) / len(x) * centred
+        pairs = zip(each, normal, strict=True)
+        made["dx"].append([scale * (a - offset - n * along) for a, n in pairs])
+        made["dw"] = made["dw"] + dy * normal
+        made["db"] = made["db"] + dy
     return made
 
 
@@ -314,7 +337,38 @@ def test_references_are_what_the_formulas_say(workload: str) -> None:
     wanted = loops(problem, {name: array.copy() for name, array in inputs.items()})
     poison(operands)
     fake.compute(operands)()
-    np.testing.assert_allclose(output(operands), wanted, rtol=1e-11, atol=1e-12)
+    if not isinstance(wanted, dict):
+        np.testing.assert_allclose(output(operands), wanted, rtol=1e-11, atol=1e-12)
+        return
+    for one in problem.operands:
+        if one.written:
+            right = wanted[one.name]
+            np.testing.assert_allclose(operands[one.name], right, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("workload", ["rmsnorm", "layernorm"])
+def test_gradients_of_norms_are_those_of_the_norms(workload: str) -> None:
+    """Of Σ y·dy, by small steps, if what was saved is that of the rows."""
+    random, shape = np.random.default_rng(), {"rows": 3, "columns": 5}
+    backward = build(f"{workload}_backward", "fp64", shape)
+    operands = allocate(DEVICE, backward, 3)
+    off = operands.x - operands.x.mean(axis=1, keepdims=True) * (workload == "layernorm")
+    operands.rstd[...] = ((off**2).mean(axis=1) + 1e-6) ** -0.5
+    if workload == "layernorm":
+        operands.mean[...] = operands.x.mean(axis=1)
+    fake.compute(operands)()
+    given = {name: operands[name].copy() for name in ("x", "w")} | {"b": np.zeros(5)}
+
+    def total(**changed: Any) -> float:
+        forward = build(workload, "fp64", {**shape, "epsilon": 1e-6})
+        made = forward.reference(np, {**given, **changed})["y"]  # type: ignore[arg-type]
+        return float((made * operands.dy).sum())
+
+    for name, gradient in (("x", "dx"), ("w", "dw"), ("b", "db")):
+        if gradient in operands:
+            step = 1e-5 * random.standard_normal(given[name].shape)
+            change = total(**{name: given[name] + step}) - total(**{name: given[name] - step})
+            assert change == pytest.approx(2 * (operands[gradient] * step).sum(), rel=1e-6)
 
 
 def test_softmax_of_large_numbers_is_finite() -> None:
@@ -404,6 +458,34 @@ def test_rounding_of_one_digit_too_many_is_found(workload: str) -> None:
     bits = output(operands).view(np.uint32)
     bits &= np.uint32(0xFFFFE000)
     assert verify(DEVICE, operands, 0).reason
+
+
+@pytest.mark.parametrize("most_bytes", [0, 2**30])
+def test_sums_over_rows_are_those_of_all_pieces(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    monkeypatch.setattr(rows, "PIECE_ELEMENTS", 100)
+    operands = computed(build("layernorm_backward", "fp32", {"rows": 33, "columns": 50}))
+    expected = Expected(DEVICE, operands, 0, most_bytes)
+    assert expected.verdict(operands).reason == ""
+    for name in ("dw", "db"):
+        operands[name][49] += 0.1
+        assert re.search(f"worst at {name}.49.", expected.verdict(operands).reason)
+        operands[name][49] -= 0.1
+    operands.dw[3] = np.nan
+    assert expected.verdict(operands).reason.startswith("1 of 50 elements of dw are NaN")
+
+
+def test_sums_over_rows_that_cancel_are_not_called_wrong() -> None:
+    operands = allocate(DEVICE, build("layernorm_backward", "fp32", {"rows": 2, "columns": 1}), 1)
+    operands.dy[...] = [[1.0], [-1.0]]
+    operands.mean[...], operands.x[...], operands.rstd[...] = 0.0, [[0.3], [0.1]], 1.0
+    poison(operands)
+    fake.compute(operands)()
+    operands.db[...] = 1e-7
+    assert verify(DEVICE, operands, 0).reason == ""
+    operands.db[...] = 1e-4
+    assert "relative error" in verify(DEVICE, operands, 0).reason
 
 
 @pytest.mark.parametrize("name", ["m", "v"])
