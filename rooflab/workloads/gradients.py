@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar, Final
 
-from rooflab.model.problem import Hard, Index, Inputs, Operand, in_and_out
-from rooflab.workloads.rows import Normalisation
+from rooflab.model.problem import SFU, Hard, Index, Inputs, Operand, in_and_out, setting
+from rooflab.workloads import rows
 
 WITHIN: Final = {"rstd": (0.0, 2.0)}
 """Limits of what is saved: of numbers between -1 and 1 the inverse root is 1.7."""
@@ -20,14 +20,14 @@ EPSILON: Final = 1e-6
 FOLLOWED: Final = "rows whose gradients follow them"
 
 
-def _inverse_root(arrays: Any, rows: Any) -> Any:
+def _inverse_root(arrays: Any, x: Any) -> Any:
     """Of the mean square of each row, within the limits of such an operand."""
     _, most = WITHIN["rstd"]
-    return arrays.minimum(most, ((rows * rows).mean(axis=1) + EPSILON) ** -0.5)
+    return arrays.minimum(most, ((x * x).mean(axis=1) + EPSILON) ** -0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormGradient(Normalisation):
+class NormGradient(rows.Normalisation):
     """The base of gradients of norms.
 
     What the forward pass saves of each row is an operand in the type of sums, as in the kernels of
@@ -67,10 +67,10 @@ class NormGradient(Normalisation):
         normal = rms["x"] * rms["rstd"] if operand.name == "dw" else 1.0
         return sqrt(self.rows) * rms["dy"] * normal
 
-    def _some(self, rows: Any) -> dict[str, Index]:
+    def _some(self, places: Any) -> dict[str, Index]:
         """Some rows, and what belongs to them."""
-        matrices = dict.fromkeys(("x", "dy", "dx"), (rows, slice(None)))
-        return {**matrices, **dict.fromkeys(self.saved, (rows,))}
+        matrices = dict.fromkeys(("x", "dy", "dx"), (places, slice(None)))
+        return {**matrices, **dict.fromkeys(self.saved, (places,))}
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Rows with what the forward pass saves of them.
@@ -180,3 +180,55 @@ class LayerNormBackward(NormGradient):
         along = (each * normal).mean(axis=1, keepdims=True)
         dx = rstd * (each - each.mean(axis=1, keepdims=True) - normal * along)
         return {"dx": dx, "dw": (dy * normal).sum(axis=0), "db": dy.sum(axis=0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropyBackward(rows.CrossEntropy):
+    """The gradient of ``cross_entropy`` times the gradient of its result, the same for all rows."""
+
+    workload: ClassVar = "cross_entropy_backward"
+    title: ClassVar = "gradient of the cross entropy of each row"
+    formula: ClassVar = "dx = scale·(softmax(x) - [column = target])"
+    work: ClassVar = "6·rows·columns"
+
+    scale: float = setting(1.0, "gradient of each row's loss, such as 1 / rows of a mean")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Logits, the column that each row should choose, the gradients of logits."""
+        x, targets, _ = super().operands
+        return (x, targets, Operand("dx", x.shape, self.precision.output, "out"))
+
+    @property
+    def flops(self) -> int:
+        """Those of softmax, and a multiplication, one each per element."""
+        return 6 * self.rows * self.columns
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """An exponential for each element, a reciprocal for each row."""
+        return {SFU: self.rows * (self.columns + 1)}
+
+    @property
+    def tolerance(self) -> float:
+        """That of softmax. A row's size is that of its target, spread over all columns."""
+        lost = 0.5 * self.precision.output.smallest * sqrt(self.columns)
+        return self.precision.rounding(32) + (lost / abs(self.scale) if self.scale else 0.0)
+
+    def magnitude(self, rms: Mapping[str, float]) -> float:
+        """Of an element that is no target: rows that are certain and right have no others."""
+        return abs(self.scale) / self.columns
+
+    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
+        """Also rows in which a few of many columns matter: else the target hides all others."""
+        kinds = super().hard_rows()
+        far = max(peak for _, _, peak in kinds.values())
+        return kinds | {"rows of large numbers": (far, 0.0, 0.0)}
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Softmax, less one at each target."""
+        x, targets = inputs["x"], inputs["targets"].astype(int)
+        powers = arrays.exp(x - x.max(axis=1, keepdims=True))
+        shares = powers / powers.sum(axis=1, keepdims=True)
+        shares[arrays.arange(len(x)), targets] -= 1
+        return {"dx": self.scale * shares}

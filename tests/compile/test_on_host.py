@@ -349,6 +349,7 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
     "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
     "rmsnorm_backward": [{"rows": 1, "columns": 1}, {"rows": 5, "columns": 300}],
     "layernorm_backward": [{"rows": 1, "columns": 1}, {"rows": 5, "columns": 300}],
+    "cross_entropy_backward": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
     "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],
     "rope": [{"tokens": 1, "heads": 1, "head_size": 2}, {"tokens": 7, "heads": 3, "batch": 2}],

@@ -248,6 +248,22 @@ def numpy_cross_entropy(device: Device, operands: Operands) -> Launch:
     return launch
 
 
+@numpy_kernel(workload="cross_entropy_backward")
+def numpy_cross_entropy_backward(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, targets, dx) = device.arrays, operands.values()
+    scale, places = operands.problem.settings["scale"], numpy.arange(len(x))
+
+    def launch() -> None:
+        numpy.subtract(x, x.max(axis=1, keepdims=True), out=dx)
+        numpy.exp(dx, out=dx)
+        numpy.divide(dx, dx.sum(axis=1, keepdims=True), out=dx)
+        dx[places, targets] -= 1
+        numpy.multiply(dx, scale, out=dx)
+
+    return launch
+
+
 @numpy_kernel(workload="adamw")
 def numpy_adamw(device: Device, operands: Operands) -> Launch:
     """NumPy, a pass for each step."""

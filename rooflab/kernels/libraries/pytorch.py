@@ -204,6 +204,18 @@ def _layernorm_steps(
     _copy(found, (*gradients, torch.sum(dy.to(scale.dtype), 0)))
 
 
+def _cross_entropy_backward(torch: Any, problem: Any, x: Any, targets: Any, dx: Any) -> None:
+    torch.softmax(x, 1, out=dx)
+    dx.scatter_add_(1, targets.long().unsqueeze(1), dx.new_full((problem.rows, 1), -1.0))
+    dx.mul_(problem.scale)
+
+
+def _cross_entropy_steps(torch: Any, problem: Any, x: Any, targets: Any, dx: Any) -> None:
+    columns = torch.arange(problem.columns, device=x.device)
+    chosen = torch.eq(columns, targets.unsqueeze(1))
+    dx.copy_((torch.softmax(x, 1) - chosen.to(x.dtype)) * problem.scale)
+
+
 def _copy(outputs: Any, found: Any) -> None:
     for output, one in zip(outputs, found, strict=True):
         output.copy_(one)
@@ -216,12 +228,14 @@ LAYERS: Final[dict[str, Callable[..., None]]] = {
     "rope": _rope,
     "rmsnorm_backward": _rmsnorm_backward,
     "layernorm_backward": _layernorm_backward,
+    "cross_entropy_backward": _cross_entropy_backward,
 }
 """What PyTorch does for a workload, by its name."""
 
 STEPS: Final[dict[str, Callable[..., None]]] = {
     "rmsnorm_backward": _rmsnorm_steps,
     "layernorm_backward": _layernorm_steps,
+    "cross_entropy_backward": _cross_entropy_steps,
 }
 """What ``torch.compile`` is given, if that is not the same."""
 

@@ -131,6 +131,10 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
     "rmsnorm_backward": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
     "layernorm_backward": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
+    "cross_entropy_backward": [
+        {"rows": 1, "columns": 1},
+        {"rows": 33, "columns": 129, "scale": -0.1},
+    ],
     "adamw": [{"elements": 1}, {"elements": 1001, "step": 1, "lr": 0.1}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
     "rope": [

@@ -68,6 +68,18 @@ class Tensor:
     def unsqueeze(self, axis: int) -> Tensor:
         return Tensor(np.expand_dims(self.array, axis), self.bits)
 
+    def new_full(self, shape: Any, value: float) -> Any:
+        return np.full(shape, value)
+
+    def scatter_add_(self, axis: int, places: Tensor, values: Any) -> None:
+        assert axis == 1
+        numbers = self.numbers
+        numbers[np.arange(len(numbers))[:, None], places.array] += values
+        self.copy_(numbers)
+
+    def mul_(self, factor: float) -> None:
+        self.copy_(self.numbers * factor)
+
     def long(self) -> Tensor:
         assert self.array.dtype == np.int32
         return self
@@ -137,6 +149,12 @@ class Torch:
         offset = each.mean(axis=1, keepdims=True) * words.get("centred", True)
         sums = (dy * normal).sum(axis=0), dy.numbers.sum(axis=0)
         return (rstd * (each - offset - along), *sums)
+
+    def softmax(self, x: Any, axis: int, out: Any = None) -> Any:
+        assert self.stream == "rooflab's"
+        powers = np.exp(x.numbers)
+        shares = powers / powers.sum(axis, keepdims=True)
+        return out.copy_(shares) if out else shares
 
     def fused_adamw(self, *lists: list[Any], **given: Any) -> None:
         assert self.stream == "rooflab's" and not given["amsgrad"] and not given["maximize"]
@@ -213,6 +231,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         cuda=cuda,
         mean=lambda x, axis, keepdim: np.mean(x, axis, keepdims=keepdim),
         sum=np.sum,
+        softmax=here.softmax,
+        arange=lambda count, device: np.arange(count),
+        eq=lambda numbers, tensor: Tensor(numbers == tensor.array),
         ops=SimpleNamespace(aten=aten),
         nn=SimpleNamespace(functional=functional, attention=attention),
     )
@@ -274,6 +295,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "cross_entropy": {"rows": 5, "columns": 12},
     "rmsnorm_backward": {"rows": 5, "columns": 12},
     "layernorm_backward": {"rows": 5, "columns": 12},
+    "cross_entropy_backward": {"rows": 5, "columns": 12, "scale": 0.2},
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},

@@ -137,6 +137,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
     **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm", "cross_entropy")},
     **{name: list(ROWS) for name in ("rmsnorm_backward", "layernorm_backward")},
+    "cross_entropy_backward": [*ROWS, {"rows": 7, "columns": 129, "scale": 0.001}],
     "swiglu": list(VECTORS),
     "adamw": [{"elements": n} for n in (1, 2, 1000)],
     "rope": [
@@ -299,6 +300,15 @@ def loss_without_maximum(problem: Problem, x: Mapping[str, Any]) -> Any:
     return np.log(np.exp(x["x"].astype(kind)).sum(axis=1)) - chosen
 
 
+def shares_without_maximum(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return without_maximum(problem, x) + only_targets(problem, x)
+
+
+def only_targets(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """All other gradients are small in wide rows."""
+    return -1.0 * (np.arange(x["x"].shape[1]) == x["targets"][:, None])
+
+
 def one_pass(problem: Any, x: Mapping[str, Any]) -> Any:
     """The mean of the squares, less the square of the mean, in single precision."""
     rows = single(x["x"])
@@ -442,6 +452,7 @@ def differences_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return gradients(problem, x, half(x["x"] * scale) - half(x["mean"][:, None] * scale))
 
 
+OVERFLOWING = (without_maximum, without_largest, shares_without_maximum)
 MANY = {"queries": 4, "keys": 50_000, "heads": 8, "head_size": 16}
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
@@ -485,6 +496,14 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "narrow differences": (
         *("layernorm_backward", "fp16", {"rows": 40, "columns": 70}, differences_in_half),
         "rows whose gradients follow them, far from zero",
+    ),
+    "gradient without maximum": (
+        *("cross_entropy_backward", "fp32", {"rows": 40, "columns": 70}, shares_without_maximum),
+        "rows near -?110|rows with one large number|large number|rows of large numbers",
+    ),
+    "only targets": (
+        *("cross_entropy_backward", "bf16", {"rows": 8, "columns": 140_000}, only_targets),
+        "rows with one large number|rows whose target|rows of large numbers",
     ),
     "large exponentials": (
         *("swiglu", "fp32", {"columns": 70}, of_large_exponentials),
@@ -567,7 +586,7 @@ def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
             operands[one][...] = encode(np, results[one], types[one])
         expected = Expected(DEVICE, operands, seed, 2**30, hard)
         reason = expected.verdict(operands).reason
-        overflows = work in (without_maximum, without_largest) and "are NaN" in reason
+        overflows = work in OVERFLOWING and "are NaN" in reason
         assert overflows or re.match(rf"on .*({title})", reason), reason
         assert any(re.search(title, one.title) for one in hard)
 

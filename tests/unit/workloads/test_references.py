@@ -44,6 +44,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "cross_entropy": {"rows": 7, "columns": 61},
     "rmsnorm_backward": {"rows": 7, "columns": 61},
     "layernorm_backward": {"rows": 7, "columns": 61},
+    "cross_entropy_backward": {"rows": 7, "columns": 61, "scale": 0.2},
     "adamw": {"elements": 101, "lr": 0.1, "step": 3},
     "swiglu": {"rows": 3, "columns": 41, "batch": 2},
     "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
@@ -126,6 +127,7 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("cross_entropy", "fp16", 4 * 427, 2 * (427 + 7) + 4 * 7),
         ("rmsnorm_backward", "bf16", 9 * 427, 2 * (3 * 427 + 2 * 61) + 4 * 7),
         ("layernorm_backward", "bf16", 13 * 427, 2 * (3 * 427 + 3 * 61) + 4 * 2 * 7),
+        ("cross_entropy_backward", "fp16", 6 * 427, 2 * 2 * 427 + 4 * 7),
         ("adamw", "bf16", 14 * 101, (2 * 2 + 2 + 4 * 4) * 101),
         ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
@@ -149,7 +151,7 @@ Inputs = dict[str, NDArray[np.float64]]
 
 def loops(problem: Problem, inputs: Inputs) -> Any:
     """The output, or each of several by its name, element by element as the formula says."""
-    if "backward" in problem.workload:
+    if "norm_backward" in problem.workload:
         return norm_gradients(problem, inputs)
     settings: Any = problem.settings
     extents = problem.extents
@@ -191,6 +193,12 @@ def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     if problem.workload == "cross_entropy":
         pairs = zip(inputs["x"], inputs["targets"].astype(int), strict=True)
         return np.array([math.log(math.fsum(np.exp(row))) - row[target] for row, target in pairs])
+    if problem.workload == "cross_entropy_backward":
+        powers = np.exp(inputs["x"])
+        made = powers / np.array([[math.fsum(row)] for row in powers])
+        for row, target in zip(made, inputs["targets"].astype(int), strict=True):
+            row[target] -= 1
+        return settings["scale"] * made
     made = np.empty(inputs["x"].shape)
     for row, out in zip(inputs["x"], made, strict=True):
         if problem.workload == "softmax":
