@@ -700,7 +700,7 @@ KERNELS = Registry(
             for name in (
                 *("triad", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
                 *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
-                *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward"),
+                *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "embedding"),
             )
         ),
     ]

@@ -80,6 +80,10 @@ def problems(workload: str, precision: str) -> list[Problem]:
         return [build(workload, precision, {"m": m, "n": n}) for m, n in MATRICES]
     if workload in ROWS:
         return [build(workload, precision, {"rows": r, "columns": c}) for r, c in MATRICES]
+    if workload == "embedding":
+        return [
+            build(workload, precision, {"tokens": m, "words": 5, "columns": n}) for m, n in MATRICES
+        ]
     if workload == "rope":
         return [build(workload, precision, {"tokens": n, "heads": h}) for n, h in MATRICES[:3]]
     if workload == "blur":

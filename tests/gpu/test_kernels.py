@@ -98,6 +98,9 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
     elif workload in ("fft", "spectrum"):
         for batch, n in SQUARES:
             yield {"batch": batch, "n": n}
+    elif workload == "embedding":
+        for tokens, words, columns in ((1, 1, 1), (7, 3, 127), (1000, 17, 513), (129, 5000, 4096)):
+            yield {"tokens": tokens, "words": words, "columns": columns}
     elif workload == "rope":
         for tokens, heads, head_size in ((1, 1, 2), (7, 3, 6), (127, 32, 128), (1000, 8, 64)):
             yield {"tokens": tokens, "heads": heads, "head_size": head_size, "batch": 2}

@@ -317,6 +317,14 @@ def numpy_rope(device: Device, operands: Operands) -> Launch:
     return launch
 
 
+@numpy_kernel(workload="embedding")
+def numpy_embedding(device: Device, operands: Operands) -> Launch:
+    """numpy.take, one thread."""
+    ids, table, y = operands.values()
+    # Results go through a buffer unless wrong numbers are clipped.
+    return partial(device.arrays.take, table, ids, axis=0, out=y, mode="clip")
+
+
 @numpy_kernel(workload="blur")
 def numpy_blur(device: Device, operands: Operands) -> Launch:
     """NumPy, a pass for each step."""

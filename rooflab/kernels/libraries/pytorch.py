@@ -216,6 +216,14 @@ def _cross_entropy_steps(torch: Any, problem: Any, x: Any, targets: Any, dx: Any
     dx.copy_((torch.softmax(x, 1) - chosen.to(x.dtype)) * problem.scale)
 
 
+def _embedding(torch: Any, problem: Any, ids: Any, table: Any, y: Any) -> None:
+    torch.index_select(table, 0, ids, out=y)
+
+
+def _embedding_steps(torch: Any, problem: Any, ids: Any, table: Any, y: Any) -> None:
+    y.copy_(torch.nn.functional.embedding(ids, table))
+
+
 def _copy(outputs: Any, found: Any) -> None:
     for output, one in zip(outputs, found, strict=True):
         output.copy_(one)
@@ -229,6 +237,7 @@ LAYERS: Final[dict[str, Callable[..., None]]] = {
     "rmsnorm_backward": _rmsnorm_backward,
     "layernorm_backward": _layernorm_backward,
     "cross_entropy_backward": _cross_entropy_backward,
+    "embedding": _embedding,
 }
 """What PyTorch does for a workload, by its name."""
 
@@ -236,8 +245,12 @@ STEPS: Final[dict[str, Callable[..., None]]] = {
     "rmsnorm_backward": _rmsnorm_steps,
     "layernorm_backward": _layernorm_steps,
     "cross_entropy_backward": _cross_entropy_steps,
+    "embedding": _embedding_steps,
 }
 """What ``torch.compile`` is given, if that is not the same."""
+
+IN_PLACE: Final = ("cross_entropy_backward", "embedding")
+"""Those whose functions write the result where it should be."""
 
 
 def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
@@ -296,9 +309,10 @@ for _kind in ("cuda", "cpu"):
 
 
 def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:
+    plain = "PyTorch" if workload in IN_PLACE else "PyTorch, and a copy of the result"
     register(
         "torch_compiled" if compiled else "torch",
-        title="torch.compile" if compiled else "PyTorch, and a copy of the result",
+        title="torch.compile" if compiled else plain,
         workload=workload,
         backend="torch",
         library=True,

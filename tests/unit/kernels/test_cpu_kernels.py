@@ -135,6 +135,10 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"rows": 1, "columns": 1},
         {"rows": 33, "columns": 129, "scale": -0.1},
     ],
+    "embedding": [
+        {"tokens": 1, "words": 1, "columns": 1},
+        {"tokens": 129, "words": 33, "columns": 65},
+    ],
     "adamw": [{"elements": 1}, {"elements": 1001, "step": 1, "lr": 0.1}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
     "rope": [

@@ -150,6 +150,14 @@ class Torch:
         sums = (dy * normal).sum(axis=0), dy.numbers.sum(axis=0)
         return (rstd * (each - offset - along), *sums)
 
+    def embedding(self, ids: Any, table: Any) -> Any:
+        assert self.stream == "rooflab's"
+        return table.numbers[ids.array]
+
+    def index_select(self, table: Any, axis: int, ids: Any, out: Any) -> None:
+        assert axis == 0
+        out.copy_(self.embedding(ids, table))
+
     def softmax(self, x: Any, axis: int, out: Any = None) -> Any:
         assert self.stream == "rooflab's"
         powers = np.exp(x.numbers)
@@ -210,6 +218,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         layer_norm=here.layer_norm,
         cross_entropy=here.cross_entropy,
         silu=here.silu,
+        embedding=here.embedding,
     )
     aten = SimpleNamespace(
         native_layer_norm_backward=here.layer_norm_backward,
@@ -232,6 +241,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         mean=lambda x, axis, keepdim: np.mean(x, axis, keepdims=keepdim),
         sum=np.sum,
         softmax=here.softmax,
+        index_select=here.index_select,
         arange=lambda count, device: np.arange(count),
         eq=lambda numbers, tensor: Tensor(numbers == tensor.array),
         ops=SimpleNamespace(aten=aten),
@@ -296,6 +306,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "rmsnorm_backward": {"rows": 5, "columns": 12},
     "layernorm_backward": {"rows": 5, "columns": 12},
     "cross_entropy_backward": {"rows": 5, "columns": 12, "scale": 0.2},
+    "embedding": {"tokens": 9, "words": 5, "columns": 12},
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},

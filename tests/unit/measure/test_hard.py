@@ -138,6 +138,10 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm", "cross_entropy")},
     **{name: list(ROWS) for name in ("rmsnorm_backward", "layernorm_backward")},
     "cross_entropy_backward": [*ROWS, {"rows": 7, "columns": 129, "scale": 0.001}],
+    "embedding": [
+        {"tokens": n, "words": m, "columns": k}
+        for n, m, k in ((1, 1, 1), (2, 9, 1), (100, 3, 7), (50, 1, 30), (3, 1000, 20))
+    ],
     "swiglu": list(VECTORS),
     "adamw": [{"elements": n} for n in (1, 2, 1000)],
     "rope": [
@@ -307,6 +311,14 @@ def shares_without_maximum(problem: Problem, x: Mapping[str, Any]) -> Any:
 def only_targets(problem: Problem, x: Mapping[str, Any]) -> Any:
     """All other gradients are small in wide rows."""
     return -1.0 * (np.arange(x["x"].shape[1]) == x["targets"][:, None])
+
+
+def without_the_last_row(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return x["table"][np.minimum(x["ids"], len(x["table"]) - 2)]
+
+
+def rows_flushed(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return flushed(problem, {"a": x["table"][x["ids"]]})
 
 
 def one_pass(problem: Any, x: Mapping[str, Any]) -> Any:
@@ -504,6 +516,14 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "only targets": (
         *("cross_entropy_backward", "bf16", {"rows": 8, "columns": 140_000}, only_targets),
         "rows with one large number|rows whose target|rows of large numbers",
+    ),
+    "without the last row": (
+        *("embedding", "bf16", {"tokens": 40, "words": 500, "columns": 9}, without_the_last_row),
+        "the last row",
+    ),
+    "table by arithmetic": (
+        *("embedding", "fp32", {"tokens": 40, "words": 500, "columns": 9}, rows_flushed),
+        "a row of subnormal numbers",
     ),
     "large exponentials": (
         *("swiglu", "fp32", {"columns": 70}, of_large_exponentials),

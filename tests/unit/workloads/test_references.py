@@ -45,6 +45,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "rmsnorm_backward": {"rows": 7, "columns": 61},
     "layernorm_backward": {"rows": 7, "columns": 61},
     "cross_entropy_backward": {"rows": 7, "columns": 61, "scale": 0.2},
+    "embedding": {"tokens": 9, "words": 5, "columns": 12},
     "adamw": {"elements": 101, "lr": 0.1, "step": 3},
     "swiglu": {"rows": 3, "columns": 41, "batch": 2},
     "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
@@ -128,6 +129,7 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("rmsnorm_backward", "bf16", 9 * 427, 2 * (3 * 427 + 2 * 61) + 4 * 7),
         ("layernorm_backward", "bf16", 13 * 427, 2 * (3 * 427 + 3 * 61) + 4 * 2 * 7),
         ("cross_entropy_backward", "fp16", 6 * 427, 2 * 2 * 427 + 4 * 7),
+        ("embedding", "bf16", 0, 4 * 9 + 2 * 12 * (4 + 9)),  # 4.33 of 5 rows
         ("adamw", "bf16", 14 * 101, (2 * 2 + 2 + 4 * 4) * 101),
         ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
@@ -182,7 +184,7 @@ def loops(problem: Problem, inputs: Inputs) -> Any:
         return batch_loops(problem, inputs)
     if problem.workload == "attention":
         return attention_loops(problem, inputs)
-    if problem.workload in ("swiglu", "rope", "adamw"):
+    if problem.workload in ("swiglu", "rope", "embedding", "adamw"):
         return layer_loops(problem, inputs)
     return row_loops(problem, inputs)
 
@@ -194,11 +196,11 @@ def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
         pairs = zip(inputs["x"], inputs["targets"].astype(int), strict=True)
         return np.array([math.log(math.fsum(np.exp(row))) - row[target] for row, target in pairs])
     if problem.workload == "cross_entropy_backward":
-        powers = np.exp(inputs["x"])
-        made = powers / np.array([[math.fsum(row)] for row in powers])
+        made = np.exp(inputs["x"])
+        made /= np.array([[math.fsum(row)] for row in made])
         for row, target in zip(made, inputs["targets"].astype(int), strict=True):
             row[target] -= 1
-        return settings["scale"] * made
+        return np.array(settings["scale"] * made)
     made = np.empty(inputs["x"].shape)
     for row, out in zip(inputs["x"], made, strict=True):
         if problem.workload == "softmax":
@@ -246,6 +248,8 @@ def stepped(given: Any, p: float, g: float, m: float, v: float) -> float:
 
 def layer_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Element by element, or turned as complex numbers."""
+    if problem.workload == "embedding":
+        return np.array([inputs["table"][int(token)] for token in inputs["ids"]])
     if problem.workload == "adamw":
         return np.array(list(map(partial(stepped, problem.settings), *inputs.values())))
     if problem.workload == "swiglu":
