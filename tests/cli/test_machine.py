@@ -67,8 +67,8 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert names[8:12] == ["layernorm", "cross_entropy", "swiglu", "rope"]
     assert names[12:14] == ["attention", "adamw"]
     assert names[14:16] == ["rmsnorm_backward", "layernorm_backward"]
-    assert names[16:18] == ["cross_entropy_backward", "embedding"]
-    assert names[18:22] == ["blur", "fft", "spectrum", "filter"]
+    assert names[16:19] == ["cross_entropy_backward", "embedding", "quantize"]
+    assert names[19:23] == ["blur", "fft", "spectrum", "filter"]
     entry = "(long long rows, long long columns, const Input* x, const int* targets, Output* y)"
     assert f"    a .cu file's entry: {entry}" in lines
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines

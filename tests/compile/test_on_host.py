@@ -354,6 +354,7 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
         {"tokens": 1, "words": 1, "columns": 1},
         {"tokens": 9, "words": 5, "columns": 300},
     ],
+    "quantize": [{"rows": 1, "columns": 1}, {"rows": 7, "columns": 300}],
     "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],
     "rope": [{"tokens": 1, "heads": 1, "head_size": 2}, {"tokens": 7, "heads": 3, "batch": 2}],

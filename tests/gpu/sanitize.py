@@ -33,7 +33,7 @@ GEMM = (
 MATRICES = ((1, 1), (7, 127), (129, 65), (3, 4099), (5, 1024), (2, 32768))
 ROWS = (
     *("softmax", "rmsnorm", "layernorm", "cross_entropy"),
-    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward"),
+    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "quantize"),
 )
 IMAGES = ((1, 1, 1), (2, 1, 33), (2, 33, 1), (3, 37, 130), (2, 65, 256))
 SQUARES = ((1, 1), (3, 2), (3, 31), (5, 64), (2, 100))

@@ -52,7 +52,7 @@ GEMM = (
 MATRICES = ((1, 1), (7, 127), (129, 1), (3, 4099), (1000, 513), (64, 1024), (33, 8192), (5, 32768))
 ROWS = (
     *("gemv", "softmax", "rmsnorm", "layernorm", "cross_entropy"),
-    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward"),
+    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "quantize"),
 )
 IMAGES = (
     *((1, 1, 1), (3, 1, 127), (2, 129, 1), (1, 2, 2), (5, 37, 130), (2, 65, 1000)),

@@ -86,8 +86,14 @@ def _listed(words: Iterable[object]) -> str:
     return ", ".join(map(str, words)) or "no"
 
 
-PLAIN: Final = {"int32": "int", "int64": "long long", "fp32": "float", "fp64": "double"}
-"""Types that no header has to define."""
+PLAIN: Final = {
+    "int32": "int",
+    "int64": "long long",
+    "fp32": "float",
+    "fp64": "double",
+    "fp8_e4m3": "__nv_fp8_e4m3",
+}
+"""Types by their own names."""
 
 
 def _pointer(operand: Operand, precision: Precision) -> str:

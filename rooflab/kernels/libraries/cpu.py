@@ -15,9 +15,12 @@ from rooflab.devices.cpu.ceilings import fix_numba_threads
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.registry import register
+from rooflab.model.encoding import E4M3_MAX, encode
+from rooflab.model.precision import FP8_E4M3
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.elementwise import Elementwise
 from rooflab.workloads.optimizers import AdamW
+from rooflab.workloads.quantization import BLOCK, Quantize
 from rooflab.workloads.spectral import COMPLEX, Filter
 
 FLOATS: Final = ("fp32", "fp64")
@@ -323,6 +326,24 @@ def numpy_embedding(device: Device, operands: Operands) -> Launch:
     ids, table, y = operands.values()
     # Results go through a buffer unless wrong numbers are clipped.
     return partial(device.arrays.take, table, ids, axis=0, out=y, mode="clip")
+
+
+@numpy_kernel(workload="quantize")
+def numpy_quantize(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, problem, (x, scales, q) = device.arrays, operands.problem, operands.values()
+    assert isinstance(problem, Quantize)
+    whole = numpy.zeros((problem.rows, problem.blocks * BLOCK), dtype=x.dtype)
+    parts = whole.reshape(problem.rows, problem.blocks, BLOCK)
+
+    def launch() -> None:
+        whole[:, : problem.columns] = x
+        found = numpy.maximum(abs(parts).max(axis=2), problem.least) / E4M3_MAX
+        quotients = (parts / found[:, :, None]).reshape(whole.shape)
+        scales[...] = found
+        q[...] = encode(numpy, quotients[:, : problem.columns], FP8_E4M3)
+
+    return launch
 
 
 @numpy_kernel(workload="blur")

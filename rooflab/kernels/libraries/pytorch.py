@@ -14,9 +14,11 @@ from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.libraries.cuda import guarded, needs
 from rooflab.kernels.registry import register
-from rooflab.model.precision import BF16
+from rooflab.model.encoding import E4M3_MAX
+from rooflab.model.precision import DataType
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.optimizers import AdamW
+from rooflab.workloads.quantization import BLOCK
 
 BACKENDS: Final = {
     "cudnn": "CUDNN_ATTENTION",
@@ -40,12 +42,16 @@ def _version() -> str:
     return f"PyTorch {version('torch')}"
 
 
-def _tensor(array: Any, bits: bool) -> Any:
-    """A tensor on the memory of an array; BF16 is stored as ``bits``."""
+BITS: Final = {"bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn"}
+"""PyTorch's names of types that are stored as bits."""
+
+
+def _tensor(array: Any, data_type: DataType) -> Any:
+    """A tensor on the memory of an array."""
     import torch
 
-    shared = torch.from_dlpack(array)
-    return shared.view(torch.bfloat16) if bits else shared
+    shared, name = torch.from_dlpack(array), BITS.get(data_type.name)
+    return shared.view(getattr(torch, name)) if name else shared
 
 
 def _mask(torch: Any, backend: str, problem: Attention, on: Any) -> dict[str, Any]:
@@ -88,8 +94,7 @@ def attention(backend: str, device: Device, operands: Operands) -> Launch:
 
     problem = operands.problem
     assert isinstance(problem, Attention)
-    bits = problem.precision.name == "bf16"
-    q, k, v, o = (_tensor(array, bits) for array in operands.values())
+    q, k, v, o = (_tensor(operands[one.name], one.type) for one in problem.operands)
     queue, chosen = _queue(torch, device), getattr(SDPBackend, BACKENDS[backend])
     attend = partial(
         torch.nn.functional.scaled_dot_product_attention,
@@ -224,6 +229,17 @@ def _embedding_steps(torch: Any, problem: Any, ids: Any, table: Any, y: Any) -> 
     y.copy_(torch.nn.functional.embedding(ids, table))
 
 
+def _quantize(torch: Any, problem: Any, x: Any, scales: Any, q: Any) -> None:
+    wide = x.to(getattr(torch, problem.precision.accumulate.storage))
+    if short := -problem.columns % BLOCK:
+        wide = torch.nn.functional.pad(wide, (0, short))
+    parts = wide.reshape(problem.rows, problem.blocks, BLOCK)
+    found = torch.clamp(torch.amax(torch.abs(parts), 2), min=problem.least) / E4M3_MAX
+    quotients = (parts / found[:, :, None]).reshape(problem.rows, -1)
+    scales.copy_(found)
+    q.copy_(quotients[:, : problem.columns])
+
+
 def _copy(outputs: Any, found: Any) -> None:
     for output, one in zip(outputs, found, strict=True):
         output.copy_(one)
@@ -238,6 +254,7 @@ LAYERS: Final[dict[str, Callable[..., None]]] = {
     "layernorm_backward": _layernorm_backward,
     "cross_entropy_backward": _cross_entropy_backward,
     "embedding": _embedding,
+    "quantize": _quantize,
 }
 """What PyTorch does for a workload, by its name."""
 
@@ -261,7 +278,7 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     works = LAYERS | STEPS if compiled else LAYERS
     work = partial(works[problem.workload], torch, problem)
     work = torch.compile(work, dynamic=False) if compiled else work
-    tensors = [_tensor(operands[one.name], one.type == BF16) for one in problem.operands]
+    tensors = [_tensor(operands[one.name], one.type) for one in problem.operands]
 
     def call() -> None:
         with queue, torch.no_grad():
@@ -280,7 +297,7 @@ def fused_adamw(device: Device, operands: Operands) -> Launch:
 
     problem, queue = operands.problem, _queue(torch, device)
     assert isinstance(problem, AdamW)
-    p, g, m, v = (_tensor(array, False) for array in operands.values())
+    p, g, m, v = (_tensor(operands[one.name], one.type) for one in problem.operands)
     step = torch.full((), problem.step, dtype=torch.float32, device=p.device)
     names = {"lr": problem.lr, "beta1": problem.beta1, "beta2": problem.beta2}
     names |= {"weight_decay": problem.decay, "eps": problem.epsilon}

@@ -139,6 +139,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"tokens": 1, "words": 1, "columns": 1},
         {"tokens": 129, "words": 33, "columns": 65},
     ],
+    "quantize": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 300, "least": 0.1}],
     "adamw": [{"elements": 1}, {"elements": 1001, "step": 1, "lr": 0.1}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],
     "rope": [

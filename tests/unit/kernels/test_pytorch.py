@@ -19,7 +19,7 @@ from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import verify
 from rooflab.model.encoding import decode, encode
-from rooflab.model.precision import BF16
+from rooflab.model.precision import BF16, FP8_E4M3, DataType
 from rooflab.model.problem import Problem
 from rooflab.workloads import build
 
@@ -32,21 +32,22 @@ LAYERS = [one for one in ALL_ON_GPUS if one.workload != "attention"]
 class Tensor:
     """An array, whose numbers may be stored as bits."""
 
-    def __init__(self, array: Any, bits: bool = False) -> None:
+    def __init__(self, array: Any, bits: DataType | None = None) -> None:
         self.array, self.bits = array, bits
         self.device = SimpleNamespace(type="cuda")
         self.dtype = "wide"
 
     @property
     def numbers(self) -> Any:
-        return decode(np, self.array, BF16) if self.bits else self.array.astype(float)
+        return decode(np, self.array, self.bits) if self.bits else self.array.astype(float)
 
     def view(self, kind: str) -> Tensor:
-        assert (kind, self.array.dtype) == ("bfloat16", np.uint16)
-        return Tensor(self.array, bits=True)
+        bits = {"bfloat16": BF16, "float8_e4m3fn": FP8_E4M3}[kind]
+        assert self.array.dtype == bits.storage
+        return Tensor(self.array, bits)
 
     def copy_(self, numbers: Any) -> None:
-        self.array[...] = encode(np, numbers, BF16) if self.bits else numbers
+        self.array[...] = encode(np, numbers, self.bits) if self.bits else numbers
 
     __array_ufunc__ = None  # numbers times a tensor are numbers
 
@@ -62,7 +63,7 @@ class Tensor:
         return self.numbers - getattr(other, "numbers", other)
 
     def to(self, kind: str) -> Any:
-        assert kind == self.dtype
+        assert kind in (self.dtype, "float32", "float64")
         return self.numbers
 
     def unsqueeze(self, axis: int) -> Tensor:
@@ -158,6 +159,10 @@ class Torch:
         assert axis == 0
         out.copy_(self.embedding(ids, table))
 
+    def pad(self, numbers: Any, ends: tuple[int, int]) -> Any:
+        assert self.stream == "rooflab's"
+        return np.pad(numbers, ((0, 0), ends))
+
     def softmax(self, x: Any, axis: int, out: Any = None) -> Any:
         assert self.stream == "rooflab's"
         powers = np.exp(x.numbers)
@@ -219,6 +224,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         cross_entropy=here.cross_entropy,
         silu=here.silu,
         embedding=here.embedding,
+        pad=here.pad,
     )
     aten = SimpleNamespace(
         native_layer_norm_backward=here.layer_norm_backward,
@@ -235,6 +241,11 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         no_grad=nullcontext,
         compile=here.compile,
         float32="float32",
+        float64="float64",
+        float8_e4m3fn="float8_e4m3fn",
+        abs=np.abs,
+        amax=np.max,
+        clamp=lambda numbers, **least: np.maximum(numbers, least["min"]),
         full=lambda shape, value, dtype, device: value,
         _fused_adamw_=here.fused_adamw,
         cuda=cuda,
@@ -307,6 +318,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "layernorm_backward": {"rows": 5, "columns": 12},
     "cross_entropy_backward": {"rows": 5, "columns": 12, "scale": 0.2},
     "embedding": {"tokens": 9, "words": 5, "columns": 12},
+    "quantize": {"rows": 5, "columns": 300},
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},

@@ -70,7 +70,7 @@ def test_targets_are_columns_of_their_rows() -> None:
 
 
 def test_copies_of_a_table_are_as_many_as_its_rows_that_are_read_ask_for() -> None:
-    table = build("embedding", "fp32", {"tokens": 10, "words": 10**4, "columns": 100})
+    table = build("embedding", "fp32", {"tokens": 30, "words": 10**4, "columns": 100})
     assert 3 * DEVICE.last_level_cache_bytes() < table.operand_bytes
     copies = rotate(DEVICE, table, 1, cold=True).copies
     assert (len(copies) - 1) * table.bytes >= 3 * DEVICE.last_level_cache_bytes()

@@ -138,6 +138,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm", "cross_entropy")},
     **{name: list(ROWS) for name in ("rmsnorm_backward", "layernorm_backward")},
     "cross_entropy_backward": [*ROWS, {"rows": 7, "columns": 129, "scale": 0.001}],
+    "quantize": [*ROWS, {"rows": 9, "columns": 300}],
     "embedding": [
         {"tokens": n, "words": m, "columns": k}
         for n, m, k in ((1, 1, 1), (2, 9, 1), (100, 3, 7), (50, 1, 30), (3, 1000, 20))
@@ -319,6 +320,31 @@ def without_the_last_row(problem: Problem, x: Mapping[str, Any]) -> Any:
 
 def rows_flushed(problem: Problem, x: Mapping[str, Any]) -> Any:
     return flushed(problem, {"a": x["table"][x["ids"]]})
+
+
+def by_scales(x: Any, scales: Any, blocks: int) -> dict[str, Any]:
+    each = scales.repeat(128, axis=1)[:, : x.shape[1]] if scales.shape[1] > 1 else scales
+    return {"scales": np.broadcast_to(scales, (len(x), blocks)), "q": x / each}
+
+
+def scale_of_a_row(problem: Any, x: Mapping[str, Any]) -> Any:
+    largest = np.maximum(abs(x["x"]).max(axis=1, keepdims=True), problem.least)
+    return by_scales(x["x"], largest / 448, problem.blocks)
+
+
+def truncated(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Quotients with the three digits that E4M3 has, and no rounding."""
+    right = problem.reference(np, x)  # type: ignore[arg-type]
+    quotients = by_scales(x["x"], right["scales"], right["scales"].shape[1])["q"]
+    mantissa, exponent = np.frexp(quotients)
+    return {**right, "q": np.ldexp(np.trunc(mantissa * 16) / 16, exponent)}
+
+
+def without_least(problem: Any, x: Mapping[str, Any]) -> Any:
+    right = problem.reference(np, x)
+    whole = np.pad(abs(x["x"]), ((0, 0), (0, -problem.columns % 128)))
+    largest = whole.reshape(len(whole), -1, 128).max(axis=2)
+    return {**right, "scales": largest / 448}
 
 
 def one_pass(problem: Any, x: Mapping[str, Any]) -> Any:
@@ -524,6 +550,18 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "table by arithmetic": (
         *("embedding", "fp32", {"tokens": 40, "words": 500, "columns": 9}, rows_flushed),
         "a row of subnormal numbers",
+    ),
+    "a scale per row": (
+        *("quantize", "bf16", {"rows": 40, "columns": 300}, scale_of_a_row),
+        "rows with one large number|rows of ",
+    ),
+    "truncated quotients": (
+        *("quantize", "bf16", {"rows": 40, "columns": 300}, truncated),
+        "rows of small numbers|rows of large numbers|rows with one large number",
+    ),
+    "zeros without a scale": (
+        *("quantize", "fp32", {"rows": 40, "columns": 300}, without_least),
+        "rows of small numbers|rows of zeros",
     ),
     "large exponentials": (
         *("swiglu", "fp32", {"columns": 70}, of_large_exponentials),

@@ -23,8 +23,8 @@ from rooflab.measure import buffers
 from rooflab.measure.buffers import allocate, poison, rotate
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.verify import Expected, unlike, verify
-from rooflab.model.encoding import decode, encode
-from rooflab.model.precision import PRECISIONS
+from rooflab.model.encoding import E4M3, decode, encode
+from rooflab.model.precision import FP32, PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, catalogue, rows
 
@@ -46,6 +46,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "layernorm_backward": {"rows": 7, "columns": 61},
     "cross_entropy_backward": {"rows": 7, "columns": 61, "scale": 0.2},
     "embedding": {"tokens": 9, "words": 5, "columns": 12},
+    "quantize": {"rows": 7, "columns": 300, "least": 0.01},
     "adamw": {"elements": 101, "lr": 0.1, "step": 3},
     "swiglu": {"rows": 3, "columns": 41, "batch": 2},
     "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
@@ -130,6 +131,7 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("layernorm_backward", "bf16", 13 * 427, 2 * (3 * 427 + 3 * 61) + 4 * 2 * 7),
         ("cross_entropy_backward", "fp16", 6 * 427, 2 * 2 * 427 + 4 * 7),
         ("embedding", "bf16", 0, 4 * 9 + 2 * 12 * (4 + 9)),  # 4.33 of 5 rows
+        ("quantize", "bf16", 2 * 2100, (2 + 1) * 2100 + 4 * 7 * 3),
         ("adamw", "bf16", 14 * 101, (2 * 2 + 2 + 4 * 4) * 101),
         ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
@@ -153,8 +155,8 @@ Inputs = dict[str, NDArray[np.float64]]
 
 def loops(problem: Problem, inputs: Inputs) -> Any:
     """The output, or each of several by its name, element by element as the formula says."""
-    if "norm_backward" in problem.workload:
-        return norm_gradients(problem, inputs)
+    if problem.workload in ("rmsnorm_backward", "layernorm_backward", "quantize"):
+        return several_loops(problem, inputs)
     settings: Any = problem.settings
     extents = problem.extents
     if problem.workload == "gemm":
@@ -219,6 +221,13 @@ def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     return made
 
 
+def several_loops(problem: Problem, inputs: Inputs) -> dict[str, Any]:
+    """Several outputs."""
+    if problem.workload == "quantize":
+        return quantized(inputs["x"])
+    return norm_gradients(problem, inputs)
+
+
 def norm_gradients(problem: Problem, inputs: Inputs) -> dict[str, Any]:
     """Row by row."""
     weights, centred = inputs["w"], "mean" in inputs
@@ -233,6 +242,19 @@ def norm_gradients(problem: Problem, inputs: Inputs) -> dict[str, Any]:
         made["dx"].append([scale * (a - offset - n * along) for a, n in pairs])
         made["dw"] = made["dw"] + dy * normal
         made["db"] = made["db"] + dy
+    return made
+
+
+def quantized(x: NDArray[np.float64]) -> dict[str, Any]:
+    """Block by block, to the nearest of all numbers of E4M3."""
+    numbers = np.array([number for number in E4M3 if not isnan(number)])
+    made: dict[str, Any] = {"scales": [], "q": np.empty(x.shape)}
+    for row, out in zip(x, made["q"], strict=True):
+        starts = range(0, len(row), 128)
+        made["scales"].append([max(abs(row[i : i + 128])) / 448 for i in starts])
+        for i, number in enumerate(row):
+            quotient = number / made["scales"][-1][i // 128]
+            out[i] = numbers[abs(numbers - quotient).argmin()]
     return made
 
 
@@ -355,7 +377,9 @@ def test_references_are_what_the_formulas_say(workload: str) -> None:
     for one in problem.operands:
         if one.written:
             right = wanted[one.name]
-            np.testing.assert_allclose(operands[one.name], right, rtol=1e-11, atol=1e-12)
+            found = decode(np, operands[one.name], one.type)
+            exact = max(1e-11, one.type.epsilon) if one.type == FP32 else 1e-11
+            np.testing.assert_allclose(found, right, rtol=exact, atol=1e-12)
 
 
 @pytest.mark.parametrize("workload", ["rmsnorm", "layernorm"])
@@ -513,6 +537,11 @@ def test_shares_and_steps_of_adamw_are_checked(name: str) -> None:
     for value in (-0.5, 1.0) if name != "step" else (0.0,):
         with pytest.raises(UsageError, match=f"^{name} = "):
             build("adamw", "fp32", {"elements": 4, name: value})
+
+
+def test_blocks_of_zeros_need_a_scale() -> None:
+    with pytest.raises(UsageError, match="least = 0 gives zeros no scale: give more than 0"):
+        build("quantize", "fp32", {"rows": 4, "columns": 7, "least": 0})
 
 
 def test_heads_of_rope_have_halves() -> None:
