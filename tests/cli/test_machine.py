@@ -71,6 +71,8 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert names[19:23] == ["blur", "fft", "spectrum", "filter"]
     entry = "(long long rows, long long columns, const Input* x, const int* targets, Output* y)"
     assert f"    a .cu file's entry: {entry}" in lines
+    assert any("const Input* w, const Accumulate* rstd, Output* dx" in line for line in lines)
+    assert any("float* scales, __nv_fp8_e4m3* q)" in line for line in lines)
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
     operands = "a (batch, m, k); b (batch, k, n); c (batch, m, n), out"
     assert f"    FLOPs 2·M·N·K·batch; operands {operands}" in lines
