@@ -701,6 +701,13 @@ KERNELS = Registry(
                 *("triad", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
                 *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
                 *("grouped_gemm", "w4a16"),
+                *(
+                    "rmsnorm_backward",
+                    "layernorm_backward",
+                    "cross_entropy_backward",
+                    "embedding",
+                    "quantize",
+                ),
             )
         ),
     ]

@@ -335,13 +335,14 @@ def rotate(
 ) -> Rotation:
     """Operands filled as by ``allocate``, and copies with the same numbers at other addresses.
 
-    Three times the last-level cache is used between two uses of a copy (CUTLASS profiler), within a
-    quarter of the free memory and MAX_COPIES; otherwise the cache is flushed. A device that can
-    evict single operands from its caches needs one copy. There are at least so many copies if they
-    fit; ``memory`` is where they are.
+    Launches touch three times the last-level cache between two uses of a copy (CUTLASS profiler),
+    within a quarter of the free memory and MAX_COPIES; otherwise the cache is flushed. A device
+    that can evict single operands from its caches needs one copy. There are at least so many copies
+    if they fit; ``memory`` is where they are.
     """
     size, cache = problem.operand_bytes, device.last_level_cache_bytes()
-    wanted = max(2, -(-3 * cache // size) + 1) if cold and not device.evicts else 1
+    touched = max(1, min(size, problem.bytes))  # a launch may need few rows of a table
+    wanted = max(2, -(-3 * cache // touched) + 1) if cold and not device.evicts else 1
     most = max(1, min(device.free_bytes() // 4 // size, MAX_COPIES))
     count = min(max(wanted, least), most)
     strips = {one.name: Strip(device, one, count, memory) for one in problem.operands}

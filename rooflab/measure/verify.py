@@ -106,7 +106,7 @@ class Expected:
             if not bad:
                 continue
             for part in self._parts:
-                if part.title and part.not_numbers(operands, operand) == bad:
+                if part.decides(operand, bad, operands):
                     return f"on {part.title}: {operand.title} is NaN there"
             return (
                 f"{bad} of {operand.elements} elements of {operand.title} are NaN: "
@@ -121,7 +121,7 @@ class _Part:
     def __init__(self, device: Device, title: str, pieces: Sequence[Piece]) -> None:
         self._device, self.title, self._pieces = device, title, pieces
         self._kept: list[Mapping[str, Any]] = []
-        self._magnitude = 0.0
+        self._sizes: Mapping[str, float] = {}
 
     def bytes(self, problem: Problem) -> int:
         """Of the reference."""
@@ -131,12 +131,18 @@ class _Part:
     def keep(self, operands: Operands) -> None:
         """Compute the reference now."""
         self._kept = [expected for _, expected in self._references(operands)]
-        self._magnitude = self._expected_size(operands)
+        self._sizes = self._input_sizes(operands)
+
+    def _judged(self, problem: Problem) -> list[Operand]:
+        """The outputs that are known here: a titled part has too little of a sum."""
+        lacking = problem.summed if self.title else ()
+        return [one for one in problem.operands if one.written and one.name not in lacking]
 
     def verdicts(self, operands: Operands) -> list[Accuracy]:
         """One for each output."""
         arrays, problem = self._device.arrays, operands.problem
-        tallies = {one.name: _Tally(one) for one in problem.operands if one.written}
+        tallies = {one.name: _Tally(one) for one in self._judged(problem)}
+        totals = {name: 0.0 for name in problem.summed if name in tallies}
         kept = zip(self._pieces, self._kept, strict=True) if self._kept else None
         for piece, expected in kept or self._references(operands):
             if lacking := sorted(tallies.keys() - expected.keys()):
@@ -145,15 +151,28 @@ class _Part:
                     f"the reference of {problem.workload} returns {returned}, "
                     f"not {', '.join(lacking)}"
                 )
-            for tally in tallies.values():
-                tally.add(arrays, operands, piece, expected[tally.operand.name])
-        magnitude = self._magnitude if self._kept else self._expected_size(operands)
-        found = [tally.verdict(problem, magnitude) for tally in tallies.values()]
+            for name, tally in tallies.items():
+                if name in totals:
+                    totals[name] = totals[name] + expected[name]
+                else:
+                    tally.add(arrays, operands, piece, expected[name])
+        for name, total in totals.items():
+            tallies[name].add(arrays, operands, Piece(), total)
+        sizes = self._sizes if self._kept else self._input_sizes(operands)
+        found = [
+            tally.verdict(problem, problem.magnitude_of(tally.operand, sizes))
+            for tally in tallies.values()
+        ]
         where = f"on {self.title}: " if self.title else ""
         return [Accuracy(v.rel_error, where + v.reason if v.reason else "") for v in found]
 
-    def not_numbers(self, operands: Operands, operand: Operand) -> int:
-        """How many elements of an output are NaN here."""
+    def decides(self, operand: Operand, bad: int, operands: Operands) -> bool:
+        """Whether the ``bad`` elements of an output that are NaN are all in this titled part."""
+        if not self.title or operand not in self._judged(operands.problem):
+            return False
+        return self._not_numbers(operands, operand) == bad
+
+    def _not_numbers(self, operands: Operands, operand: Operand) -> int:
         arrays = self._device.arrays
         stored = (
             operands[operand.name][_on(arrays, _index(operand, piece))] for piece in self._pieces
@@ -165,11 +184,11 @@ class _Part:
             inputs = _Inputs(self._device, operands, piece, operands.problem.moves)
             yield piece, operands.problem.reference(self._device.arrays, inputs)
 
-    def _expected_size(self, operands: Operands) -> float:
-        """Of an output element, from the root mean square of each input here."""
+    def _input_sizes(self, operands: Operands) -> dict[str, float]:
+        """The root mean square of each input here."""
         # Without a title the part is a sample of everything.
         piece = self._pieces[0] if self.title else Piece()
-        return operands.problem.magnitude(_Inputs(self._device, operands, piece).sizes())
+        return _Inputs(self._device, operands, piece).sizes()
 
 
 def _index(operand: Operand, piece: Piece) -> Index:

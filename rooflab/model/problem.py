@@ -409,6 +409,9 @@ class Problem(ABC):
     collective: ClassVar[bool] = False
     """Whether one launch of a kernel runs on all GPUs of the problem."""
 
+    summed: ClassVar[tuple[str, ...]] = ()
+    """Outputs that are sums over the pieces: the reference of a piece has its part of them."""
+
     stream_extent: ClassVar[str] = "batch"
     """The extent of independent parts, streamed in chunks. A workload may have none."""
 
@@ -495,6 +498,10 @@ class Problem(ABC):
         The size of a reference is at least this, in case it cancels. 0 if nothing cancels.
         """
         return 0.0
+
+    def magnitude_of(self, operand: Operand, rms: Mapping[str, float]) -> float:
+        """The same for one output, where several have different ones."""
+        return self.magnitude(rms)
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
         """The pieces to compare; ``draw`` chooses samples if not everything can be compared."""

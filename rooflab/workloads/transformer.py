@@ -1,4 +1,4 @@
-"""Layers of a language model between its products: SwiGLU and rotary embedding."""
+"""Layers of a language model between its products: embedding, SwiGLU and rotary embedding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from rooflab.errors import UsageError
+from rooflab.model.precision import INT32
 from rooflab.model.problem import (
+    DRAM,
     PIECE_ELEMENTS,
     SFU,
     Hard,
@@ -181,3 +183,88 @@ class Rope(Problem):
             "quarter turns": {"cos": 0.0, "sin": 1.0},
             "turns that cancel": {"x": 0.75, "cos": 0.5, "sin": 0.5},
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding(Problem):
+    """How a language model begins: each token is a row of a table.
+
+    Of the table only the rows that tokens have are compulsory, each once. Tokens are drawn evenly
+    from all words, so bytes are those of the rows that this gives on average.
+    """
+
+    workload: ClassVar = "embedding"
+    title: ClassVar = "rows of a table, one for each token"
+    formula: ClassVar = "y[i] = table[ids[i]]"
+    work: ClassVar = "0"
+    sizes: ClassVar = ("tokens", "words", "columns")
+    arguments: ClassVar = ("tokens", "columns", "ids", "table", "y")
+
+    tokens: int = extent("tokens")
+    words: int = extent("rows of the table")
+    columns: int = extent("elements of a row")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The row of each token, the table, the rows."""
+        shapes = {"table": (self.words, self.columns), "y": (self.tokens, self.columns)}
+        ids = Operand("ids", (self.tokens,), INT32, within=(0, self.words - 1))
+        return (ids, *in_and_out(self.precision, **shapes))
+
+    @property
+    def distinct(self) -> int:
+        """Rows of the table that are read, on average."""
+        return round(self.words * (1 - (1 - 1 / self.words) ** self.tokens))
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Rows of the table that several tokens share count once, rows that no token has do not."""
+        ids, table, y = self.operands
+        return {DRAM: ids.bytes + self.distinct * table.bytes // self.words + y.bytes}
+
+    @property
+    def flops(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def tolerance(self) -> float:
+        """A copy is exact."""
+        return 0.0
+
+    @property
+    def moves(self) -> bool:
+        """Unless it converts."""
+        return self.precision.input == self.precision.output
+
+    @property
+    def grid_extents(self) -> tuple[int, ...]:
+        """Blocks tile the tokens."""
+        return (self.tokens,)
+
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """The rows."""
+        return {"y": inputs.part("table", (inputs["ids"].astype(int), ALL))}
+
+    # Verification.
+
+    def pieces(self, draw: random.Random) -> Iterator[Piece]:
+        """Every row, some at a time."""
+        for (some,) in boxes((self.tokens,), max(1, PIECE_ELEMENTS // self.columns)):
+            yield self._piece(some)
+
+    def _piece(self, tokens: Any) -> Piece:
+        return Piece({"ids": (tokens,), "y": (tokens, ALL)})
+
+    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
+        """Some tokens of each kind: at both ends of the table, and many of one odd row."""
+        row, subnormal = draw.randrange(self.words), self.precision.input.subnormal
+        odd = arrays.where(arrays.arange(self.columns) % 2 == 0, subnormal, -0.0)[None]
+        kinds = {"the first row": 0, "the last row": self.words - 1}
+        kinds |= {"a row of subnormal numbers and negative zeros": row}
+        for title, tokens in scattered(draw, self.tokens, sorted(kinds)).items():
+            piece = self._piece(tokens)
+            values: dict[str, Any] = {"ids": ((tokens,), kinds[title])}
+            if "subnormal" in title:
+                values["table"] = ((slice(row, row + 1), ALL), odd)
+            yield Hard(title, values, piece)

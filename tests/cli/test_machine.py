@@ -66,9 +66,13 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert names[:8] == ["gemm", "gemv", "add", "copy", "triad", "sum", "softmax", "rmsnorm"]
     assert names[8:12] == ["layernorm", "cross_entropy", "swiglu", "rope"]
     assert names[12:16] == ["attention", "grouped_gemm", "w4a16", "adamw"]
-    assert names[16:20] == ["blur", "fft", "spectrum", "filter"]
+    assert names[16:18] == ["rmsnorm_backward", "layernorm_backward"]
+    assert names[18:21] == ["cross_entropy_backward", "embedding", "quantize"]
+    assert names[21:25] == ["blur", "fft", "spectrum", "filter"]
     entry = "(long long rows, long long columns, const Input* x, const int* targets, Output* y)"
     assert f"    a .cu file's entry: {entry}" in lines
+    assert any("const Input* w, const Accumulate* rstd, Output* dx" in line for line in lines)
+    assert any("float* scales, __nv_fp8_e4m3* q)" in line for line in lines)
     assert "gemm: matrix product: C = alpha·op(A)·op(B) + beta·C" in lines
     operands = "a (batch, m, k); b (batch, k, n); c (batch, m, n), out"
     assert f"    FLOPs 2·M·N·K·batch; operands {operands}" in lines

@@ -347,6 +347,14 @@ def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None
 LAYERS: dict[str, list[dict[str, Any]]] = {
     "layernorm": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
     "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
+    "rmsnorm_backward": [{"rows": 1, "columns": 1}, {"rows": 5, "columns": 300}],
+    "layernorm_backward": [{"rows": 1, "columns": 1}, {"rows": 5, "columns": 300}],
+    "cross_entropy_backward": [{"rows": 1, "columns": 1}, {"rows": 3, "columns": 300}],
+    "embedding": [
+        {"tokens": 1, "words": 1, "columns": 1},
+        {"tokens": 9, "words": 5, "columns": 300},
+    ],
+    "quantize": [{"rows": 1, "columns": 1}, {"rows": 7, "columns": 300}],
     "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
     "w4a16": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 3, "k": 259}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],

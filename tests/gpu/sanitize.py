@@ -32,6 +32,10 @@ GEMM = (
     (5, 72, 2056, 1, 0.5, -2.0),  # for few rows: a long sum
 )
 MATRICES = ((1, 1), (7, 127), (129, 65), (3, 4099), (5, 1024), (2, 32768))
+ROWS = (
+    *("softmax", "rmsnorm", "layernorm", "cross_entropy"),
+    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "quantize"),
+)
 IMAGES = ((1, 1, 1), (2, 1, 33), (2, 33, 1), (3, 37, 130), (2, 65, 256))
 SQUARES = ((1, 1), (3, 2), (3, 31), (5, 64), (2, 100))
 VECTORS = (1, 129, 4099, 65536)
@@ -77,8 +81,12 @@ def problems(workload: str, precision: str) -> list[Problem]:
         ]
     if workload == "gemv":
         return [build(workload, precision, {"m": m, "n": n}) for m, n in MATRICES]
-    if workload in ("softmax", "rmsnorm", "layernorm", "cross_entropy"):
+    if workload in ROWS:
         return [build(workload, precision, {"rows": r, "columns": c}) for r, c in MATRICES]
+    if workload == "embedding":
+        return [
+            build(workload, precision, {"tokens": m, "words": 5, "columns": n}) for m, n in MATRICES
+        ]
     if workload == "rope":
         return [build(workload, precision, {"tokens": n, "heads": h}) for n, h in MATRICES[:3]]
     if workload == "blur":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from rooflab.devices.cuda import driver
 from rooflab.kernels.base import Operands
 from rooflab.kernels.cuda_file.header import Header, Map
-from rooflab.model.precision import DataType, Precision
-from rooflab.model.problem import Operand, Problem
+from rooflab.model.precision import PRECISIONS
+from rooflab.model.problem import Problem
 
 POINTER_BYTES: Final = 8
 
@@ -92,30 +93,37 @@ PLAIN: Final = {
     "int64": "long long",
     "fp32": "float",
     "fp64": "double",
+    "fp8_e4m3": "__nv_fp8_e4m3",
 }
-"""Types that no header has to define."""
+"""Types by their own names."""
+
+APART: Final = ("fp64", "fp8")
+"""Precisions in which no two of input, sums and output have always the same type."""
 
 
-def _pointer(operand: Operand, precision: Precision) -> str:
-    """The type of an operand's argument."""
-    if operand.role == "in":
-        return f"const {_type(operand, precision.input, 'Input')}*"
-    return f"{_type(operand, precision.output, 'Output')}*"
-
-
-def _type(operand: Operand, usual: DataType, title: str) -> str:
-    """``title``, unless it has another type than is usual."""
-    return title if operand.type == usual else PLAIN.get(operand.type.name, title)
+def _pointer(name: str, probes: Sequence[Problem]) -> str:
+    """The type of an operand's argument: as types.cuh calls it in every precision, else its own."""
+    operands = [next(one for one in probe.operands if one.name == name) for probe in probes]
+    role = operands[0].role
+    titles = ("Input", "Output") if role == "in" else ("Output", "Input")
+    for title in (*titles, "Accumulate"):
+        usual = (getattr(probe.precision, title.lower()) for probe in probes)
+        if all(one.type == kind for one, kind in zip(operands, usual, strict=True)):
+            break
+    else:
+        title = PLAIN.get(operands[0].type.name, titles[0])
+    return f"{'const ' if role == 'in' else ''}{title}*"
 
 
 def signature(problem: Problem) -> str:
     """A kernel's parameters in C++, with the types of types.cuh and without TMA descriptors."""
-    operands = {operand.name: operand for operand in problem.operands}
+    operands = {operand.name for operand in problem.operands}
+    probes = [replace(problem, precision=PRECISIONS[name]) for name in APART]
     whole = PLAIN[problem.index_type]
 
     def declared(name: str) -> str:
         if name in operands:
-            return f"{_pointer(operands[name], problem.precision)} {name}"
+            return f"{_pointer(name, probes)} {name}"
         return f"{whole if isinstance(getattr(problem, name), int) else 'Accumulate'} {name}"
 
     return f"({', '.join(map(declared, problem.argument_names))})"

@@ -15,11 +15,14 @@ from rooflab.devices.cpu.ceilings import fix_numba_threads
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.registry import register
+from rooflab.model.encoding import E4M3_MAX, encode
+from rooflab.model.precision import FP8_E4M3
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.elementwise import Elementwise
 from rooflab.workloads.experts import GroupedGemm
 from rooflab.workloads.optimizers import AdamW
 from rooflab.workloads.quantised import GROUP, ZERO
+from rooflab.workloads.quantization import BLOCK, Quantize
 from rooflab.workloads.spectral import COMPLEX, Filter
 
 FLOATS: Final = ("fp32", "fp64")
@@ -229,6 +232,43 @@ def numpy_layernorm(device: Device, operands: Operands) -> Launch:
     return launch
 
 
+@numpy_kernel(workload="rmsnorm_backward")
+def numpy_rmsnorm_backward(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, dy, w, rstd, dx, dw) = device.arrays, operands.values()
+    scale, normal = rstd[:, None], numpy.empty_like(x)
+
+    def launch() -> None:
+        numpy.multiply(x, scale, out=normal)
+        numpy.sum(dy * normal, axis=0, out=dw)
+        numpy.multiply(dy, w, out=dx)
+        numpy.multiply(normal, (dx * normal).mean(axis=1, keepdims=True), out=normal)
+        numpy.subtract(dx, normal, out=dx)
+        numpy.multiply(dx, scale, out=dx)
+
+    return launch
+
+
+@numpy_kernel(workload="layernorm_backward")
+def numpy_layernorm_backward(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, dy, w, mean, rstd, dx, dw, db) = device.arrays, operands.values()
+    scale, normal = rstd[:, None], numpy.empty_like(x)
+
+    def launch() -> None:
+        numpy.subtract(x, mean[:, None], out=normal)
+        numpy.multiply(normal, scale, out=normal)
+        numpy.sum(dy * normal, axis=0, out=dw)
+        numpy.sum(dy, axis=0, out=db)
+        numpy.multiply(dy, w, out=dx)
+        numpy.multiply(normal, (dx * normal).mean(axis=1, keepdims=True), out=normal)
+        numpy.add(normal, dx.mean(axis=1, keepdims=True), out=normal)
+        numpy.subtract(dx, normal, out=dx)
+        numpy.multiply(dx, scale, out=dx)
+
+    return launch
+
+
 @numpy_kernel(workload="cross_entropy")
 def numpy_cross_entropy(device: Device, operands: Operands) -> Launch:
     """NumPy, a pass for each step."""
@@ -240,6 +280,22 @@ def numpy_cross_entropy(device: Device, operands: Operands) -> Launch:
         chosen = powers[rows, targets]
         numpy.exp(powers, out=powers)
         numpy.subtract(numpy.log(powers.sum(axis=1)), chosen, out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="cross_entropy_backward")
+def numpy_cross_entropy_backward(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, (x, targets, dx) = device.arrays, operands.values()
+    scale, places = operands.problem.settings["scale"], numpy.arange(len(x))
+
+    def launch() -> None:
+        numpy.subtract(x, x.max(axis=1, keepdims=True), out=dx)
+        numpy.exp(dx, out=dx)
+        numpy.divide(dx, dx.sum(axis=1, keepdims=True), out=dx)
+        dx[places, targets] -= 1
+        numpy.multiply(dx, scale, out=dx)
 
     return launch
 
@@ -293,6 +349,32 @@ def numpy_rope(device: Device, operands: Operands) -> Launch:
         numpy.subtract(first, b * sin, out=first)
         numpy.multiply(b, cos, out=second)
         numpy.add(second, a * sin, out=second)
+
+    return launch
+
+
+@numpy_kernel(workload="embedding")
+def numpy_embedding(device: Device, operands: Operands) -> Launch:
+    """numpy.take, one thread."""
+    ids, table, y = operands.values()
+    # Results go through a buffer unless wrong numbers are clipped.
+    return partial(device.arrays.take, table, ids, axis=0, out=y, mode="clip")
+
+
+@numpy_kernel(workload="quantize")
+def numpy_quantize(device: Device, operands: Operands) -> Launch:
+    """NumPy, a pass for each step."""
+    numpy, problem, (x, scales, q) = device.arrays, operands.problem, operands.values()
+    assert isinstance(problem, Quantize)
+    whole = numpy.zeros((problem.rows, problem.blocks * BLOCK), dtype=x.dtype)
+    parts = whole.reshape(problem.rows, problem.blocks, BLOCK)
+
+    def launch() -> None:
+        whole[:, : problem.columns] = x
+        found = numpy.maximum(abs(parts).max(axis=2), problem.least) / E4M3_MAX
+        quotients = (parts / found[:, :, None]).reshape(whole.shape)
+        scales[...] = found
+        q[...] = encode(numpy, quotients[:, : problem.columns], FP8_E4M3)
 
     return launch
 

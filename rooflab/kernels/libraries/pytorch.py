@@ -14,10 +14,12 @@ from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.libraries.cuda import guarded, needs
 from rooflab.kernels.registry import register
-from rooflab.model.precision import BF16
+from rooflab.model.encoding import E4M3_MAX
+from rooflab.model.precision import DataType
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.optimizers import AdamW
 from rooflab.workloads.quantised import GROUP, ZERO
+from rooflab.workloads.quantization import BLOCK
 
 BACKENDS: Final = {
     "cudnn": "CUDNN_ATTENTION",
@@ -39,6 +41,10 @@ def without_torch_on_a_gpu(device: Device | None) -> str:
 
 def _version() -> str:
     return f"PyTorch {version('torch')}"
+
+
+BITS: Final = {"bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn"}
+"""PyTorch's names of types that are stored as bits."""
 
 
 def add(
@@ -69,15 +75,15 @@ def add(
 def tensors(operands: Operands) -> list[Any]:
     """A tensor on the memory of each operand."""
     types = {one.name: one.type for one in operands.problem.operands}
-    return [_tensor(array, types[name] == BF16) for name, array in operands.items()]
+    return [_tensor(array, types[name]) for name, array in operands.items()]
 
 
-def _tensor(array: Any, bits: bool) -> Any:
-    """A tensor on the memory of an array; BF16 is stored as ``bits``."""
+def _tensor(array: Any, data_type: DataType) -> Any:
+    """A tensor on the memory of an array."""
     import torch
 
-    shared = torch.from_dlpack(array)
-    return shared.view(torch.bfloat16) if bits else shared
+    shared, name = torch.from_dlpack(array), BITS.get(data_type.name)
+    return shared.view(getattr(torch, name)) if name else shared
 
 
 def _mask(torch: Any, backend: str, problem: Attention, on: Any) -> dict[str, Any]:
@@ -192,14 +198,110 @@ def _w4a16(torch: Any, problem: Any, x: Any, w: Any, scales: Any, y: Any) -> Non
     y.copy_(x @ weights.T)
 
 
+def _gradients(torch: Any, w: Any, dy: Any, normal: Any, scale: Any, *, centred: bool) -> Any:
+    """Those of rows and weights of a norm, step by step."""
+    each = dy.to(scale.dtype) * w
+    rest = each - normal * torch.mean(each * normal, 1, keepdim=True)
+    if centred:
+        rest = rest - torch.mean(each, 1, keepdim=True)
+    return rest * scale, torch.sum(dy * normal, 0)
+
+
+def _rmsnorm_steps(
+    torch: Any, problem: Any, x: Any, dy: Any, w: Any, rstd: Any, dx: Any, dw: Any
+) -> None:
+    scale = rstd.unsqueeze(1)
+    found = _gradients(torch, w, dy, x * scale, scale, centred=False)
+    _copy((dx, dw), found)
+
+
+def _rmsnorm_backward(
+    torch: Any, problem: Any, x: Any, dy: Any, w: Any, rstd: Any, dx: Any, dw: Any
+) -> None:
+    fused = getattr(torch.ops.aten, "_fused_rms_norm_backward", None)
+    if x.device.type == "cpu" or fused is None:
+        _rmsnorm_steps(torch, problem, x, dy, w, rstd, dx, dw)
+    else:
+        _copy((dx, dw), fused(dy, x, [problem.columns], rstd.unsqueeze(1), w, [True, True]))
+
+
+def _layernorm_backward(
+    torch: Any, problem: Any, x: Any, dy: Any, w: Any, mean: Any, rstd: Any, *found: Any
+) -> None:
+    saved, shape = (mean.unsqueeze(1), rstd.unsqueeze(1)), [problem.columns]
+    backward = torch.ops.aten.native_layer_norm_backward
+    _copy(found, backward(dy, x, shape, *saved, w, w, [True, True, True]))
+
+
+def _layernorm_steps(
+    torch: Any, problem: Any, x: Any, dy: Any, w: Any, mean: Any, rstd: Any, *found: Any
+) -> None:
+    scale = rstd.unsqueeze(1)
+    normal = (x - mean.unsqueeze(1)) * scale
+    gradients = _gradients(torch, w, dy, normal, scale, centred=True)
+    _copy(found, (*gradients, torch.sum(dy.to(scale.dtype), 0)))
+
+
+def _cross_entropy_backward(torch: Any, problem: Any, x: Any, targets: Any, dx: Any) -> None:
+    torch.softmax(x, 1, out=dx)
+    dx.scatter_add_(1, targets.long().unsqueeze(1), dx.new_full((problem.rows, 1), -1.0))
+    dx.mul_(problem.scale)
+
+
+def _cross_entropy_steps(torch: Any, problem: Any, x: Any, targets: Any, dx: Any) -> None:
+    columns = torch.arange(problem.columns, device=x.device)
+    chosen = torch.eq(columns, targets.unsqueeze(1))
+    dx.copy_((torch.softmax(x, 1) - chosen.to(x.dtype)) * problem.scale)
+
+
+def _embedding(torch: Any, problem: Any, ids: Any, table: Any, y: Any) -> None:
+    torch.index_select(table, 0, ids, out=y)
+
+
+def _embedding_steps(torch: Any, problem: Any, ids: Any, table: Any, y: Any) -> None:
+    y.copy_(torch.nn.functional.embedding(ids, table))
+
+
+def _quantize(torch: Any, problem: Any, x: Any, scales: Any, q: Any) -> None:
+    wide = x.to(getattr(torch, problem.precision.accumulate.storage))
+    if short := -problem.columns % BLOCK:
+        wide = torch.nn.functional.pad(wide, (0, short))
+    parts = wide.reshape(problem.rows, problem.blocks, BLOCK)
+    found = torch.clamp(torch.amax(torch.abs(parts), 2), min=problem.least) / E4M3_MAX
+    quotients = (parts / found[:, :, None]).reshape(problem.rows, -1)
+    scales.copy_(found)
+    q.copy_(quotients[:, : problem.columns])
+
+
+def _copy(outputs: Any, found: Any) -> None:
+    for output, one in zip(outputs, found, strict=True):
+        output.copy_(one)
+
+
 LAYERS: Final[dict[str, Callable[..., None]]] = {
     "layernorm": _layernorm,
     "cross_entropy": _cross_entropy,
     "swiglu": _swiglu,
     "rope": _rope,
     "w4a16": _w4a16,
+    "rmsnorm_backward": _rmsnorm_backward,
+    "layernorm_backward": _layernorm_backward,
+    "cross_entropy_backward": _cross_entropy_backward,
+    "embedding": _embedding,
+    "quantize": _quantize,
 }
 """What PyTorch does for a workload, by its name."""
+
+STEPS: Final[dict[str, Callable[..., None]]] = {
+    "rmsnorm_backward": _rmsnorm_steps,
+    "layernorm_backward": _layernorm_steps,
+    "cross_entropy_backward": _cross_entropy_steps,
+    "embedding": _embedding_steps,
+}
+"""What ``torch.compile`` is given, if that is not the same."""
+
+IN_PLACE: Final = ("cross_entropy_backward", "embedding")
+"""Those whose functions write the result where it should be."""
 
 
 def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
@@ -207,7 +309,8 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     import torch
 
     problem, queue = operands.problem, queue_of(torch, device)
-    work = partial(LAYERS[problem.workload], torch, problem)
+    works = LAYERS | STEPS if compiled else LAYERS
+    work = partial(works[problem.workload], torch, problem)
     work = torch.compile(work, dynamic=False) if compiled else work
     given = tensors(operands)
 
@@ -246,8 +349,8 @@ for _kind in ("cuda", "cpu"):
 
 
 def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:
-    name = "torch_compiled" if compiled else "torch"
-    title = "torch.compile" if compiled else "PyTorch, and a copy of the result"
+    plain = "PyTorch" if workload in IN_PLACE else "PyTorch, and a copy of the result"
+    name, title = ("torch_compiled", "torch.compile") if compiled else ("torch", plain)
     add(partial(layer, compiled), name, title, workload, device_kind, *precisions)
 
 

@@ -129,6 +129,17 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "rmsnorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
     "layernorm": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129, "epsilon": 0.1}],
     "cross_entropy": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
+    "rmsnorm_backward": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
+    "layernorm_backward": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 129}],
+    "cross_entropy_backward": [
+        {"rows": 1, "columns": 1},
+        {"rows": 33, "columns": 129, "scale": -0.1},
+    ],
+    "embedding": [
+        {"tokens": 1, "words": 1, "columns": 1},
+        {"tokens": 129, "words": 33, "columns": 65},
+    ],
+    "quantize": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 300, "least": 0.1}],
     "adamw": [{"elements": 1}, {"elements": 1001, "step": 1, "lr": 0.1}],
     "grouped_gemm": [
         {"tokens": 1, "n": 1, "k": 1},

@@ -19,7 +19,7 @@ from rooflab.kernels.sources import discover
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import verify
 from rooflab.model.encoding import decode, encode
-from rooflab.model.precision import BF16
+from rooflab.model.precision import BF16, FP8_E4M3, DataType
 from rooflab.model.problem import Problem
 from rooflab.workloads import build
 
@@ -42,20 +42,22 @@ class Numbers(np.ndarray[Any, Any]):
 class Tensor:
     """An array, whose numbers may be stored as bits."""
 
-    def __init__(self, array: Any, bits: bool = False) -> None:
+    def __init__(self, array: Any, bits: DataType | None = None) -> None:
         self.array, self.bits = array, bits
         self.device = SimpleNamespace(type="cuda")
+        self.dtype = "wide"
 
     @property
     def numbers(self) -> Any:
-        return decode(np, self.array, BF16) if self.bits else self.array.astype(float)
+        return decode(np, self.array, self.bits) if self.bits else self.array.astype(float)
 
     def view(self, kind: str) -> Tensor:
-        assert (kind, self.array.dtype) == ("bfloat16", np.uint16)
-        return Tensor(self.array, bits=True)
+        bits = {"bfloat16": BF16, "float8_e4m3fn": FP8_E4M3}[kind]
+        assert self.array.dtype == bits.storage
+        return Tensor(self.array, bits)
 
     def copy_(self, numbers: Any) -> None:
-        self.array[...] = encode(np, numbers, BF16) if self.bits else numbers
+        self.array[...] = encode(np, numbers, self.bits) if self.bits else numbers
 
     __array_ufunc__ = None  # numbers times a tensor are numbers
 
@@ -99,6 +101,28 @@ class Tensor:
 
     def __setitem__(self, index: Any, numbers: Any) -> None:
         Tensor(self.array[index], self.bits).copy_(numbers)
+
+    def __sub__(self, other: Any) -> Any:
+        return self.numbers - getattr(other, "numbers", other)
+
+    def to(self, kind: str) -> Any:
+        assert kind in (self.dtype, "float32", "float64")
+        return self.numbers
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        return Tensor(np.expand_dims(self.array, axis), self.bits)
+
+    def new_full(self, shape: Any, value: float) -> Any:
+        return np.full(shape, value)
+
+    def scatter_add_(self, axis: int, places: Tensor, values: Any) -> None:
+        assert axis == 1
+        numbers = self.numbers
+        numbers[np.arange(len(numbers))[:, None], places.array] += values
+        self.copy_(numbers)
+
+    def mul_(self, factor: float) -> None:
+        self.copy_(self.numbers * factor)
 
     def long(self) -> Tensor:
         assert self.array.dtype == np.int32
@@ -150,6 +174,43 @@ class Torch:
         assert self.stream == "rooflab's" and reduction == "none"
         sums = np.log(np.exp(x.numbers).sum(axis=1))
         return sums - x.numbers[np.arange(len(sums)), targets.array]
+
+    def rms_norm_backward(
+        self, dy: Any, x: Any, shape: Any, rstd: Any, w: Any, wanted: Any
+    ) -> tuple[Any, ...]:
+        zero = Tensor(0 * rstd.array)
+        return self.layer_norm_backward(dy, x, shape, zero, rstd, w, None, wanted, centred=False)[
+            :2
+        ]
+
+    def layer_norm_backward(
+        self, dy: Any, x: Any, shape: Any, mean: Any, rstd: Any, *others: Any, **words: bool
+    ) -> tuple[Any, ...]:
+        w, _, wanted = others
+        assert self.stream == "rooflab's" and all(wanted) and shape == [*w.numbers.shape]
+        normal, each = (x - mean) * rstd.numbers, dy * w
+        along = normal * (each * normal).mean(axis=1, keepdims=True)
+        offset = each.mean(axis=1, keepdims=True) * words.get("centred", True)
+        sums = (dy * normal).sum(axis=0), dy.numbers.sum(axis=0)
+        return (rstd * (each - offset - along), *sums)
+
+    def embedding(self, ids: Any, table: Any) -> Any:
+        assert self.stream == "rooflab's"
+        return table.numbers[ids.array]
+
+    def index_select(self, table: Any, axis: int, ids: Any, out: Any) -> None:
+        assert axis == 0
+        out.copy_(self.embedding(ids, table))
+
+    def pad(self, numbers: Any, ends: tuple[int, int]) -> Any:
+        assert self.stream == "rooflab's"
+        return np.pad(numbers, ((0, 0), ends))
+
+    def softmax(self, x: Any, axis: int, out: Any = None) -> Any:
+        assert self.stream == "rooflab's"
+        powers = np.exp(x.numbers)
+        shares = powers / powers.sum(axis, keepdims=True)
+        return out.copy_(shares) if out else shares
 
     def fused_adamw(self, *lists: list[Any], **given: Any) -> None:
         assert self.stream == "rooflab's" and not given["amsgrad"] and not given["maximize"]
@@ -224,6 +285,12 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         layer_norm=here.layer_norm,
         cross_entropy=here.cross_entropy,
         silu=here.silu,
+        embedding=here.embedding,
+        pad=here.pad,
+    )
+    aten = SimpleNamespace(
+        native_layer_norm_backward=here.layer_norm_backward,
+        _fused_rms_norm_backward=here.rms_norm_backward,
     )
     vars(bias).update(causal_lower_right=lambda queries, keys: (queries, keys))
     names = {name: name for name in pytorch.BACKENDS.values()}
@@ -236,6 +303,11 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         no_grad=nullcontext,
         compile=here.compile,
         float32="float32",
+        float64="float64",
+        float8_e4m3fn="float8_e4m3fn",
+        abs=np.abs,
+        amax=np.max,
+        clamp=lambda numbers, **least: np.maximum(numbers, least["min"]),
         full=lambda shape, value, dtype, device: value,
         _fused_adamw_=here.fused_adamw,
         mm=here.mm,
@@ -245,6 +317,13 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         _convert_weight_to_int4pack=here.pack,
         _weight_int4pack_mm=here.int4_mm,
         cuda=cuda,
+        mean=lambda x, axis, keepdim: np.mean(x, axis, keepdims=keepdim),
+        sum=np.sum,
+        softmax=here.softmax,
+        index_select=here.index_select,
+        arange=lambda count, device: np.arange(count),
+        eq=lambda numbers, tensor: Tensor(numbers == tensor.array),
+        ops=SimpleNamespace(aten=aten),
         nn=SimpleNamespace(functional=functional, attention=attention),
     )
     modules = {"torch": module, "torch.nn": ModuleType("torch.nn")}
@@ -303,6 +382,11 @@ def test_every_backend_is_asked_for_the_same(
 SHAPES: dict[str, dict[str, Any]] = {
     "layernorm": {"rows": 5, "columns": 12, "epsilon": 0.01},
     "cross_entropy": {"rows": 5, "columns": 12},
+    "rmsnorm_backward": {"rows": 5, "columns": 12},
+    "layernorm_backward": {"rows": 5, "columns": 12},
+    "cross_entropy_backward": {"rows": 5, "columns": 12, "scale": 0.2},
+    "embedding": {"tokens": 9, "words": 5, "columns": 12},
+    "quantize": {"rows": 5, "columns": 300},
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "grouped_gemm": {"tokens": 37, "n": 16, "k": 24, "spread": "skewed"},
     "w4a16": {"m": 5, "n": 16, "k": 256},

@@ -83,6 +83,13 @@ def test_constant_operands_depend_neither_on_the_seed_nor_on_the_fill() -> None:
             assert (one.x != before["x"]).any()
 
 
+def test_copies_of_a_table_are_as_many_as_its_rows_that_are_read_ask_for() -> None:
+    table = build("embedding", "fp32", {"tokens": 30, "words": 10**4, "columns": 100})
+    assert 3 * DEVICE.last_level_cache_bytes() < table.operand_bytes
+    copies = rotate(DEVICE, table, 1, cold=True).copies
+    assert (len(copies) - 1) * table.bytes >= 3 * DEVICE.last_level_cache_bytes()
+
+
 # Guards ------------------------------------------------------------------------------------------
 
 

@@ -146,6 +146,13 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
     **{name: list(ROWS) for name in ("softmax", "rmsnorm", "layernorm", "cross_entropy")},
+    **{name: list(ROWS) for name in ("rmsnorm_backward", "layernorm_backward")},
+    "cross_entropy_backward": [*ROWS, {"rows": 7, "columns": 129, "scale": 0.001}],
+    "quantize": [*ROWS, {"rows": 9, "columns": 300}],
+    "embedding": [
+        {"tokens": n, "words": m, "columns": k}
+        for n, m, k in ((1, 1, 1), (2, 9, 1), (100, 3, 7), (50, 1, 30), (3, 1000, 20))
+    ],
     "swiglu": list(VECTORS),
     "adamw": [{"elements": n} for n in (1, 2, 1000)],
     "rope": [
@@ -311,6 +318,48 @@ def loss_without_maximum(problem: Problem, x: Mapping[str, Any]) -> Any:
     return np.log(np.exp(x["x"].astype(kind)).sum(axis=1)) - chosen
 
 
+def shares_without_maximum(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return without_maximum(problem, x) + only_targets(problem, x)
+
+
+def only_targets(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """All other gradients are small in wide rows."""
+    return -1.0 * (np.arange(x["x"].shape[1]) == x["targets"][:, None])
+
+
+def without_the_last_row(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return x["table"][np.minimum(x["ids"], len(x["table"]) - 2)]
+
+
+def rows_flushed(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return flushed(problem, {"a": x["table"][x["ids"]]})
+
+
+def by_scales(x: Any, scales: Any, blocks: int) -> dict[str, Any]:
+    each = scales.repeat(128, axis=1)[:, : x.shape[1]] if scales.shape[1] > 1 else scales
+    return {"scales": np.broadcast_to(scales, (len(x), blocks)), "q": x / each}
+
+
+def scale_of_a_row(problem: Any, x: Mapping[str, Any]) -> Any:
+    largest = np.maximum(abs(x["x"]).max(axis=1, keepdims=True), problem.least)
+    return by_scales(x["x"], largest / 448, problem.blocks)
+
+
+def truncated(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Quotients with the three digits that E4M3 has, and no rounding."""
+    right = problem.reference(np, x)  # type: ignore[arg-type]
+    quotients = by_scales(x["x"], right["scales"], right["scales"].shape[1])["q"]
+    mantissa, exponent = np.frexp(quotients)
+    return {**right, "q": np.ldexp(np.trunc(mantissa * 16) / 16, exponent)}
+
+
+def without_least(problem: Any, x: Mapping[str, Any]) -> Any:
+    right = problem.reference(np, x)
+    whole = np.pad(abs(x["x"]), ((0, 0), (0, -problem.columns % 128)))
+    largest = whole.reshape(len(whole), -1, 128).max(axis=2)
+    return {**right, "scales": largest / 448}
+
+
 def one_pass(problem: Any, x: Mapping[str, Any]) -> Any:
     """The mean of the squares, less the square of the mean, in single precision."""
     rows = single(x["x"])
@@ -448,6 +497,34 @@ def values_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return attending(problem, {**x, "v": half(x["v"])})
 
 
+def gradients(problem: Problem, x: Mapping[str, Any], normal: Any, share: float = 1.0) -> Any:
+    """Of a norm, with only a share of the part along each row."""
+    scale, each = x["rstd"][:, None], x["w"] * x["dy"]
+    along = share * (each * normal).mean(axis=1, keepdims=True)
+    offset = each.mean(axis=1, keepdims=True) if "mean" in x else 0
+    right = problem.reference(np, x)  # type: ignore[arg-type]
+    return {**right, "dx": scale * (each - offset - normal * along)}
+
+
+def without_the_part_along(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """It hardly matters for random numbers in wide rows."""
+    return gradients(problem, x, x["x"] * x["rstd"][:, None], 0.0)
+
+
+def products_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    sums = half(half(x["w"] * x["dy"]) * x["x"]).cumsum(axis=1, dtype=np.float16)[:, -1:]
+    along = sums / x["x"].shape[1] * x["rstd"][:, None]
+    right = problem.reference(np, x)  # type: ignore[arg-type]
+    scale = x["rstd"][:, None]
+    return {**right, "dx": scale * (x["w"] * x["dy"] - x["x"] * scale * along)}
+
+
+def differences_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    scale = x["rstd"][:, None]
+    return gradients(problem, x, half(x["x"] * scale) - half(x["mean"][:, None] * scale))
+
+
+OVERFLOWING = (without_maximum, without_largest, shares_without_maximum)
 MANY = {"queries": 4, "keys": 50_000, "heads": 8, "head_size": 16}
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
@@ -479,6 +556,46 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "one pass": (
         *("layernorm", "fp32", {"rows": 40, "columns": 70}, one_pass),
         "rows far from zero",
+    ),
+    "without the part along rows": (
+        *("rmsnorm_backward", "bf16", {"rows": 8, "columns": 70_000}, without_the_part_along),
+        "rows with one large number|rows whose gradients follow them",
+    ),
+    "narrow products": (
+        *("rmsnorm_backward", "fp16", {"rows": 40, "columns": 700}, products_in_half),
+        "rows of large numbers|rows with one large number|rows whose gradients follow them",
+    ),
+    "narrow differences": (
+        *("layernorm_backward", "fp16", {"rows": 40, "columns": 70}, differences_in_half),
+        "rows whose gradients follow them, far from zero",
+    ),
+    "gradient without maximum": (
+        *("cross_entropy_backward", "fp32", {"rows": 40, "columns": 70}, shares_without_maximum),
+        "rows near -?110|rows with one large number|large number|rows of large numbers",
+    ),
+    "only targets": (
+        *("cross_entropy_backward", "bf16", {"rows": 8, "columns": 140_000}, only_targets),
+        "rows with one large number|rows whose target|rows of large numbers",
+    ),
+    "without the last row": (
+        *("embedding", "bf16", {"tokens": 40, "words": 500, "columns": 9}, without_the_last_row),
+        "the last row",
+    ),
+    "table by arithmetic": (
+        *("embedding", "fp32", {"tokens": 40, "words": 500, "columns": 9}, rows_flushed),
+        "a row of subnormal numbers",
+    ),
+    "a scale per row": (
+        *("quantize", "bf16", {"rows": 40, "columns": 300}, scale_of_a_row),
+        "rows with one large number|rows of ",
+    ),
+    "truncated quotients": (
+        *("quantize", "bf16", {"rows": 40, "columns": 300}, truncated),
+        "rows of small numbers|rows of large numbers|rows with one large number",
+    ),
+    "zeros without a scale": (
+        *("quantize", "fp32", {"rows": 40, "columns": 300}, without_least),
+        "rows of small numbers|rows of zeros",
     ),
     "large exponentials": (
         *("swiglu", "fp32", {"columns": 70}, of_large_exponentials),
@@ -563,14 +680,17 @@ def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
     workload, precision, parameters, work, title = MISTAKES[name]
     problem = build(workload, precision, parameters)
     types = {one.name: one.type for one in problem.operands}
-    (output,) = (one.name for one in problem.operands if one.written)
+    outputs = [one.name for one in problem.operands if one.written]
     for seed in range(3):
         operands, hard = hardened(problem, seed)
-        inputs = {one: decode(np, operands[one], types[one]) for one in types if one != output}
-        operands[output][...] = encode(np, work(problem, inputs), types[output])
+        inputs = {one: decode(np, operands[one], types[one]) for one in types if one not in outputs}
+        results = work(problem, inputs)
+        results = results if len(outputs) > 1 else {outputs[0]: results}
+        for one in outputs:
+            operands[one][...] = encode(np, results[one], types[one])
         expected = Expected(DEVICE, operands, seed, 2**30, hard)
         reason = expected.verdict(operands).reason
-        overflows = work in (without_maximum, without_largest) and "are NaN" in reason
+        overflows = work in OVERFLOWING and "are NaN" in reason
         assert overflows or re.match(rf"on .*({title})", reason), reason
         assert any(re.search(title, one.title) for one in hard)
 

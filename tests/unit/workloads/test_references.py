@@ -22,11 +22,11 @@ from rooflab.kernels.base import Operands
 from rooflab.measure import buffers
 from rooflab.measure.buffers import allocate, poison, rotate
 from rooflab.measure.protocol import Protocol
-from rooflab.measure.verify import unlike, verify
-from rooflab.model.encoding import decode, encode
-from rooflab.model.precision import PRECISIONS
+from rooflab.measure.verify import Expected, unlike, verify
+from rooflab.model.encoding import E4M3, decode, encode
+from rooflab.model.precision import FP32, PRECISIONS
 from rooflab.model.problem import Problem
-from rooflab.workloads import build, catalogue
+from rooflab.workloads import build, catalogue, rows
 
 DEVICE = fake.FakeDevice()
 TIMING = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3, batch_us=0)
@@ -44,6 +44,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "rmsnorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
     "layernorm": {"rows": 7, "columns": 61, "epsilon": 0.01},
     "cross_entropy": {"rows": 7, "columns": 61},
+    "rmsnorm_backward": {"rows": 7, "columns": 61},
+    "layernorm_backward": {"rows": 7, "columns": 61},
+    "cross_entropy_backward": {"rows": 7, "columns": 61, "scale": 0.2},
+    "embedding": {"tokens": 9, "words": 5, "columns": 12},
+    "quantize": {"rows": 7, "columns": 300, "least": 0.01},
     "adamw": {"elements": 101, "lr": 0.1, "step": 3},
     "swiglu": {"rows": 3, "columns": 41, "batch": 2},
     "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
@@ -129,6 +134,11 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("rmsnorm", "bf16", 4 * 427, 2 * (2 * 427 + 61)),
         ("layernorm", "bf16", 7 * 427, 2 * (2 * 427 + 2 * 61)),
         ("cross_entropy", "fp16", 4 * 427, 2 * (427 + 7) + 4 * 7),
+        ("rmsnorm_backward", "bf16", 9 * 427, 2 * (3 * 427 + 2 * 61) + 4 * 7),
+        ("layernorm_backward", "bf16", 13 * 427, 2 * (3 * 427 + 3 * 61) + 4 * 2 * 7),
+        ("cross_entropy_backward", "fp16", 6 * 427, 2 * 2 * 427 + 4 * 7),
+        ("embedding", "bf16", 0, 4 * 9 + 2 * 12 * (4 + 9)),  # 4.33 of 5 rows
+        ("quantize", "bf16", 2 * 2100, (2 + 1) * 2100 + 4 * 7 * 3),
         ("adamw", "bf16", 14 * 101, (2 * 2 + 2 + 4 * 4) * 101),
         ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
@@ -150,19 +160,13 @@ def test_work_and_bytes_by_hand(workload: str, precision: str, flops: int, bytes
 Inputs = dict[str, NDArray[np.float64]]
 
 
-def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
-    """The output, element by element as the formula says."""
+def loops(problem: Problem, inputs: Inputs) -> Any:
+    """The output, or each of several by its name, element by element as the formula says."""
+    if problem.workload in ("rmsnorm_backward", "layernorm_backward", "quantize"):
+        return several_loops(problem, inputs)
     settings: Any = problem.settings
     extents = problem.extents
-    if problem.workload == "gemm":
-        a = inputs["a"].swapaxes(1, 2)  # of layout tn
-        b, c = inputs["b"], inputs["c"]
-        made = np.empty(c.shape)
-        for z, i, j in np.ndindex(*c.shape):
-            total = math.fsum(a[z, i, k] * b[z, k, j] for k in range(extents["k"]))
-            made[z, i, j] = settings["alpha"] * total + settings["beta"] * c[z, i, j]
-        return made
-    if problem.workload in ("grouped_gemm", "w4a16"):
+    if problem.workload in ("gemm", "grouped_gemm", "w4a16"):
         return product_loops(problem, inputs)
     if problem.workload == "gemv":
         rows = (math.fsum(row * inputs["x"]) for row in inputs["a"])
@@ -183,13 +187,26 @@ def loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
         return batch_loops(problem, inputs)
     if problem.workload == "attention":
         return attention_loops(problem, inputs)
-    if problem.workload in ("swiglu", "rope", "adamw"):
+    if problem.workload in ("swiglu", "rope", "embedding", "adamw"):
         return layer_loops(problem, inputs)
     return row_loops(problem, inputs)
 
 
+def gemm_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    settings: Any = problem.settings
+    a = inputs["a"].swapaxes(1, 2)  # of layout tn
+    b, c = inputs["b"], inputs["c"]
+    made = np.empty(c.shape)
+    for z, i, j in np.ndindex(*c.shape):
+        total = math.fsum(a[z, i, k] * b[z, k, j] for k in range(problem.extents["k"]))
+        made[z, i, j] = settings["alpha"] * total + settings["beta"] * c[z, i, j]
+    return made
+
+
 def product_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Element by element, of the expert whose end comes first, or of unpacked weights."""
+    if problem.workload == "gemm":
+        return gemm_loops(problem, inputs)
     x = inputs["x"]
     made = np.empty((len(x), problem.extents["n"]))
     for i, j in np.ndindex(*made.shape):
@@ -209,6 +226,12 @@ def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     if problem.workload == "cross_entropy":
         pairs = zip(inputs["x"], inputs["targets"].astype(int), strict=True)
         return np.array([math.log(math.fsum(np.exp(row))) - row[target] for row, target in pairs])
+    if problem.workload == "cross_entropy_backward":
+        made = np.exp(inputs["x"])
+        made /= np.array([[math.fsum(row)] for row in made])
+        for row, target in zip(made, inputs["targets"].astype(int), strict=True):
+            row[target] -= 1
+        return np.array(settings["scale"] * made)
     made = np.empty(inputs["x"].shape)
     for row, out in zip(inputs["x"], made, strict=True):
         if problem.workload == "softmax":
@@ -227,6 +250,43 @@ def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     return made
 
 
+def several_loops(problem: Problem, inputs: Inputs) -> dict[str, Any]:
+    """Several outputs."""
+    if problem.workload == "quantize":
+        return quantized(inputs["x"])
+    return norm_gradients(problem, inputs)
+
+
+def norm_gradients(problem: Problem, inputs: Inputs) -> dict[str, Any]:
+    """Row by row."""
+    weights, centred = inputs["w"], "mean" in inputs
+    made: dict[str, Any] = {"dx": [], "dw": 0.0, "db": 0.0}
+    for i, (x, dy) in enumerate(zip(inputs["x"], inputs["dy"], strict=True)):
+        scale, mean = inputs["rstd"][i], inputs["mean"][i] if centred else 0.0
+        normal = [scale * (number - mean) for number in x]
+        each = [w * number for w, number in zip(weights, dy, strict=True)]
+        along = math.fsum(a * n for a, n in zip(each, normal, strict=True)) / len(x)
+        offset = math.fsum(each) / len(x) * centred
+        pairs = zip(each, normal, strict=True)
+        made["dx"].append([scale * (a - offset - n * along) for a, n in pairs])
+        made["dw"] = made["dw"] + dy * normal
+        made["db"] = made["db"] + dy
+    return made
+
+
+def quantized(x: NDArray[np.float64]) -> dict[str, Any]:
+    """Block by block, to the nearest of all numbers of E4M3."""
+    numbers = np.array([number for number in E4M3 if not isnan(number)])
+    made: dict[str, Any] = {"scales": [], "q": np.empty(x.shape)}
+    for row, out in zip(x, made["q"], strict=True):
+        starts = range(0, len(row), 128)
+        made["scales"].append([max(abs(row[i : i + 128])) / 448 for i in starts])
+        for i, number in enumerate(row):
+            quotient = number / made["scales"][-1][i // 128]
+            out[i] = numbers[abs(numbers - quotient).argmin()]
+    return made
+
+
 def stepped(given: Any, p: float, g: float, m: float, v: float) -> float:
     """A parameter after a step of AdamW, as in algorithm 2 of its paper."""
     m = given["beta1"] * m + (1 - given["beta1"]) * g
@@ -239,6 +299,8 @@ def stepped(given: Any, p: float, g: float, m: float, v: float) -> float:
 
 def layer_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Element by element, or turned as complex numbers."""
+    if problem.workload == "embedding":
+        return np.array([inputs["table"][int(token)] for token in inputs["ids"]])
     if problem.workload == "adamw":
         return np.array(list(map(partial(stepped, problem.settings), *inputs.values())))
     if problem.workload == "swiglu":
@@ -338,7 +400,40 @@ def test_references_are_what_the_formulas_say(workload: str) -> None:
     wanted = loops(problem, {name: array.copy() for name, array in inputs.items()})
     poison(operands)
     fake.compute(operands)()
-    np.testing.assert_allclose(output(operands), wanted, rtol=1e-11, atol=1e-12)
+    if not isinstance(wanted, dict):
+        np.testing.assert_allclose(output(operands), wanted, rtol=1e-11, atol=1e-12)
+        return
+    for one in problem.operands:
+        if one.written:
+            right = wanted[one.name]
+            found = decode(np, operands[one.name], one.type)
+            exact = max(1e-11, one.type.epsilon) if one.type == FP32 else 1e-11
+            np.testing.assert_allclose(found, right, rtol=exact, atol=1e-12)
+
+
+@pytest.mark.parametrize("workload", ["rmsnorm", "layernorm"])
+def test_gradients_of_norms_are_those_of_the_norms(workload: str) -> None:
+    """Of Σ y·dy, by small steps, if what was saved is that of the rows."""
+    random, shape = np.random.default_rng(), {"rows": 3, "columns": 5}
+    backward = build(f"{workload}_backward", "fp64", shape)
+    operands = allocate(DEVICE, backward, 3)
+    off = operands.x - operands.x.mean(axis=1, keepdims=True) * (workload == "layernorm")
+    operands.rstd[...] = ((off**2).mean(axis=1) + 1e-6) ** -0.5
+    if workload == "layernorm":
+        operands.mean[...] = operands.x.mean(axis=1)
+    fake.compute(operands)()
+    given = {name: operands[name].copy() for name in ("x", "w")} | {"b": np.zeros(5)}
+
+    def total(**changed: Any) -> float:
+        forward = build(workload, "fp64", {**shape, "epsilon": 1e-6})
+        made = forward.reference(np, {**given, **changed})["y"]  # type: ignore[arg-type]
+        return float((made * operands.dy).sum())
+
+    for name, gradient in (("x", "dx"), ("w", "dw"), ("b", "db")):
+        if gradient in operands:
+            step = 1e-5 * random.standard_normal(given[name].shape)
+            change = total(**{name: given[name] + step}) - total(**{name: given[name] - step})
+            assert change == pytest.approx(2 * (operands[gradient] * step).sum(), rel=1e-6)
 
 
 def test_softmax_of_large_numbers_is_finite() -> None:
@@ -430,6 +525,34 @@ def test_rounding_of_one_digit_too_many_is_found(workload: str) -> None:
     assert verify(DEVICE, operands, 0).reason
 
 
+@pytest.mark.parametrize("most_bytes", [0, 2**30])
+def test_sums_over_rows_are_those_of_all_pieces(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    monkeypatch.setattr(rows, "PIECE_ELEMENTS", 100)
+    operands = computed(build("layernorm_backward", "fp32", {"rows": 33, "columns": 50}))
+    expected = Expected(DEVICE, operands, 0, most_bytes)
+    assert expected.verdict(operands).reason == ""
+    for name in ("dw", "db"):
+        operands[name][49] += 0.1
+        assert re.search(f"worst at {name}.49.", expected.verdict(operands).reason)
+        operands[name][49] -= 0.1
+    operands.dw[3] = np.nan
+    assert expected.verdict(operands).reason.startswith("1 of 50 elements of dw are NaN")
+
+
+def test_sums_over_rows_that_cancel_are_not_called_wrong() -> None:
+    operands = allocate(DEVICE, build("layernorm_backward", "fp32", {"rows": 2, "columns": 1}), 1)
+    operands.dy[...] = [[1.0], [-1.0]]
+    operands.mean[...], operands.x[...], operands.rstd[...] = 0.0, [[0.3], [0.1]], 1.0
+    poison(operands)
+    fake.compute(operands)()
+    operands.db[...] = 1e-7
+    assert verify(DEVICE, operands, 0).reason == ""
+    operands.db[...] = 1e-4
+    assert "relative error" in verify(DEVICE, operands, 0).reason
+
+
 @pytest.mark.parametrize("name", ["m", "v"])
 def test_moments_in_half_precision_are_found_beside_parameters_in_it(name: str) -> None:
     operands = computed(build("adamw", "bf16", {"elements": 1000}))
@@ -443,6 +566,11 @@ def test_shares_and_steps_of_adamw_are_checked(name: str) -> None:
     for value in (-0.5, 1.0) if name != "step" else (0.0,):
         with pytest.raises(UsageError, match=f"^{name} = "):
             build("adamw", "fp32", {"elements": 4, name: value})
+
+
+def test_blocks_of_zeros_need_a_scale() -> None:
+    with pytest.raises(UsageError, match="least = 0 gives zeros no scale: give more than 0"):
+        build("quantize", "fp32", {"rows": 4, "columns": 7, "least": 0})
 
 
 def test_heads_of_rope_have_halves() -> None:

@@ -1,0 +1,15 @@
+// E4M3 on the CPU: rounded to nearest, ties to even, and saturated.
+#pragma once
+
+#include <cmath>
+
+struct __nv_fp8_e4m3 {
+    unsigned char bits;
+    explicit __nv_fp8_e4m3(double number) {
+        const double size = std::fmin(std::fabs(number), 448);
+        int exponent;
+        std::frexp(std::fmax(size, 0x1p-6), &exponent);  // below 2^-6 steps are as large as there
+        const int steps = int(std::nearbyint(std::ldexp(size, 4 - exponent)));
+        bits = (unsigned char)(steps + 8 * (exponent + 5) + 128 * std::signbit(number));
+    }
+};
