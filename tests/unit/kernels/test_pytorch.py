@@ -92,10 +92,6 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.array.shape)
 
-    @property
-    def dtype(self) -> str:
-        return "its own"
-
     def repeat_interleave(self, count: int, dim: int) -> Any:
         return self.numbers.repeat(count, axis=dim)
 
