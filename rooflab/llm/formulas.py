@@ -34,12 +34,6 @@ class Formula:
         return {DRAM: self.bytes}
 
 
-def embedding(tokens: int, hidden: int, precision: Precision) -> Formula:
-    """A row of the table for each token, read and written."""
-    count = 2 * tokens * hidden * precision.input.bytes + tokens * INT32.bytes
-    return Formula("embedding", f"{tokens}x{hidden}", precision, 0, count)
-
-
 def largest(rows: int, columns: int, precision: Precision) -> Formula:
     """The column of the largest number of each row."""
     count = rows * columns * precision.input.bytes + rows * INT32.bytes
@@ -72,17 +66,6 @@ def latent_pairs(batch: int, heads: int, queries: int, keys: int) -> int:
 def experts_used(tokens: int, count: int, chosen: int) -> float:
     """The expected number of experts that are used, if every token chooses at random."""
     return float(count * (1 - (1 - chosen / count) ** tokens))
-
-
-def experts_product(
-    rows: int, outputs: int, inputs: int, used: float, precision: Precision
-) -> Formula:
-    """Products of ``rows`` with the matrices of the experts that are used, each read once."""
-    flops = 2 * rows * outputs * inputs
-    given, result = precision.input.bytes, precision.output.bytes
-    count = (rows * inputs + round(used * outputs * inputs)) * given + rows * outputs * result
-    size = f"{used:.3g} of {outputs}x{inputs}"
-    return Formula("grouped product", size, precision, flops, count)
 
 
 def choice(tokens: int, count: int, chosen: int, precision: Precision) -> Formula:

@@ -19,9 +19,10 @@ from rooflab.model.problem import MAX_EXTENT, Problem
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.collectives import AllGather, AllReduce
 from rooflab.workloads.elementwise import Add, Copy
+from rooflab.workloads.experts import GroupedGemm
 from rooflab.workloads.gemm import Gemm
 from rooflab.workloads.rows import RmsNorm
-from rooflab.workloads.transformer import Rope, SwiGlu
+from rooflab.workloads.transformer import Embedding, Rope, SwiGlu
 
 Phase = Literal["prefill", "decode"]
 PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
@@ -98,8 +99,10 @@ def operators(model: LanguageModel, step: ModelStep) -> tuple[Operator, ...]:
 def _all(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     plain = step.between
     table = 0 if model.tied else model.vocabulary * model.hidden
-    work = formulas.embedding(step.tokens, model.hidden, plain)
-    yield Operator("embedding", work, 1, model.vocabulary * model.hidden)
+    rows = Embedding(
+        tokens=step.tokens, words=model.vocabulary, columns=model.hidden, precision=plain
+    )
+    yield Operator("embedding", rows, 1, model.vocabulary * model.hidden)
     yield from (_times(one, model.layers) for one in _attention(model, step))
     if plain_layers := model.layers - model.sparse:
         dense = [*_norm(model, step), *_feed_forward(model, step, model.inner)]
@@ -305,8 +308,14 @@ def _experts(model: LanguageModel, step: ModelStep, of: Experts) -> Iterator[Ope
         ("experts: gate, up", 2 * inner, model.hidden),
         ("experts: down", model.hidden, inner),
     ):
-        work = formulas.experts_product(rows, outputs, inputs, used, step.precision)
-        yield Operator(name, work, 1, of.count * outputs * inputs)
+        products = GroupedGemm(
+            tokens=rows,
+            n=outputs,
+            k=inputs,
+            experts=max(1, round(used)),
+            precision=step.precision,
+        )
+        yield Operator(name, products, 1, of.count * outputs * inputs)
     yield Operator("experts: swiglu", SwiGlu(rows=rows, columns=inner, precision=plain))
     yield Operator("combine", formulas.combine(tokens, of.chosen, model.hidden, plain))
     if of.shared:
