@@ -47,6 +47,13 @@ SHAPES = {
     "layernorm": ("1024x2048",),
     "rope": ("256x8x128",),
     "swiglu": ("1024x2048",),
+    "embedding": ("1024x1000x2048",),
+    "grouped_gemm": ("512x1024x1024",),
+    "w4a16": ("512x1024x1024", "16x1024x1024"),
+    "rmsnorm_backward": ("1024x2048",),
+    "layernorm_backward": ("1024x2048",),
+    "cross_entropy_backward": ("1024x2048",),
+    "quantize": ("1024x2048",),
 }
 """By workload: the first that a kernel supports is taken."""
 
