@@ -16,6 +16,7 @@ from rooflab.kernels.libraries.cuda import guarded, needs
 from rooflab.kernels.registry import register
 from rooflab.model.encoding import E4M3_MAX
 from rooflab.model.precision import DataType
+from rooflab.model.problem import NOWHERE, Problem
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.optimizers import AdamW
 from rooflab.workloads.quantised import GROUP, ZERO
@@ -273,6 +274,18 @@ def _quantize(torch: Any, problem: Any, x: Any, scales: Any, q: Any) -> None:
     q.copy_(quotients[:, : problem.columns])
 
 
+def _rmsnorm(torch: Any, problem: Any, x: Any, w: Any, y: Any) -> None:
+    y.copy_(torch.nn.functional.rms_norm(x, (problem.columns,), w, problem.epsilon))
+
+
+def _sum(torch: Any, problem: Any, a: Any, b: Any, c: Any) -> None:
+    torch.add(a, b, out=c)
+
+
+def _same(torch: Any, problem: Any, a: Any, c: Any) -> None:
+    c.copy_(a)
+
+
 def _copy(outputs: Any, found: Any) -> None:
     for output, one in zip(outputs, found, strict=True):
         output.copy_(one)
@@ -289,8 +302,14 @@ LAYERS: Final[dict[str, Callable[..., None]]] = {
     "cross_entropy_backward": _cross_entropy_backward,
     "embedding": _embedding,
     "quantize": _quantize,
+    "rmsnorm": _rmsnorm,
+    "add": _sum,
+    "copy": _same,
 }
 """What PyTorch does for a workload, by its name."""
+
+PLAIN: Final = ("rmsnorm", "add", "copy")
+"""Those that other kernels here can do as well: PyTorch's are for GPUs, and are not compiled."""
 
 STEPS: Final[dict[str, Callable[..., None]]] = {
     "rmsnorm_backward": _rmsnorm_steps,
@@ -300,7 +319,7 @@ STEPS: Final[dict[str, Callable[..., None]]] = {
 }
 """What ``torch.compile`` is given, if that is not the same."""
 
-IN_PLACE: Final = ("cross_entropy_backward", "embedding")
+IN_PLACE: Final = ("cross_entropy_backward", "embedding", "add", "copy")
 """Those whose functions write the result where it should be."""
 
 
@@ -351,10 +370,17 @@ for _kind in ("cuda", "cpu"):
 def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:
     plain = "PyTorch" if workload in IN_PLACE else "PyTorch, and a copy of the result"
     name, title = ("torch_compiled", "torch.compile") if compiled else ("torch", plain)
-    add(partial(layer, compiled), name, title, workload, device_kind, *precisions)
+    facts = {"unsupported": _streamed} if workload in PLAIN else {}
+    add(partial(layer, compiled), name, title, workload, device_kind, *precisions, **facts)
+
+
+def _streamed(problem: Problem) -> str:
+    return "PyTorch takes operands in device memory" if problem.host != NOWHERE else ""
 
 
 for _workload in LAYERS:
     _add_layer(_workload, "cuda", False, "fp64", "fp32", "fp16", "bf16")
+    if _workload in PLAIN:
+        continue
     _add_layer(_workload, "cuda", True, "fp64", "fp32", "fp16", "bf16")
     _add_layer(_workload, "cpu", False, "fp64", "fp32")

@@ -57,6 +57,7 @@ class Tensor:
         return Tensor(self.array, bits)
 
     def copy_(self, numbers: Any) -> None:
+        numbers = getattr(numbers, "numbers", numbers)
         self.array[...] = encode(np, numbers, self.bits) if self.bits else numbers
 
     __array_ufunc__ = None  # numbers times a tensor are numbers
@@ -165,6 +166,14 @@ class Torch:
         off = x.numbers - x.numbers.mean(axis=1, keepdims=True)
         variance = (off**2).mean(axis=1, keepdims=True)
         return off / np.sqrt(variance + epsilon) * w.numbers + b.numbers
+
+    def rms_norm(self, x: Any, shape: Any, w: Any, epsilon: float) -> Any:
+        assert self.stream == "rooflab's" and shape == w.numbers.shape
+        return x.numbers / np.sqrt((x.numbers**2).mean(1, keepdims=True) + epsilon) * w.numbers
+
+    def add(self, a: Any, b: Any, out: Any) -> None:
+        assert self.stream == "rooflab's"
+        out.copy_(a.numbers + b.numbers)
 
     def cross_entropy(self, x: Any, targets: Any, reduction: str) -> Any:
         assert self.stream == "rooflab's" and reduction == "none"
@@ -279,6 +288,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     functional = SimpleNamespace(
         scaled_dot_product_attention=here.attend,
         layer_norm=here.layer_norm,
+        rms_norm=here.rms_norm,
         cross_entropy=here.cross_entropy,
         silu=here.silu,
         embedding=here.embedding,
@@ -307,6 +317,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         full=lambda shape, value, dtype, device: value,
         _fused_adamw_=here.fused_adamw,
         mm=here.mm,
+        add=here.add,
         stack=lambda parts, dim: np.stack(parts, dim).view(Numbers),
         zeros_like=np.zeros_like,
         _grouped_mm=here.grouped_mm,
@@ -383,6 +394,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "cross_entropy_backward": {"rows": 5, "columns": 12, "scale": 0.2},
     "embedding": {"tokens": 9, "words": 5, "columns": 12},
     "quantize": {"rows": 5, "columns": 300},
+    "rmsnorm": {"rows": 5, "columns": 12},
+    "add": {"rows": 3, "columns": 11},
+    "copy": {"rows": 3, "columns": 11},
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "grouped_gemm": {"tokens": 37, "n": 16, "k": 24, "spread": "skewed"},
     "w4a16": {"m": 5, "n": 16, "k": 256},
