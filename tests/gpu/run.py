@@ -25,6 +25,9 @@ BESIDE = (
     ("test_launchers.py", "test_judged_submissions.py"),
 )
 ALONE = ("test_functions.py", "test_judged_times.py", "test_microkernels.py")
+ALIKE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""torch.compile starts no process for each processor, of which all are busy."""
+
 AT_A_TIME = 3
 """Commands: more of them have to wait for one another, to count and for the processors."""
 
@@ -42,7 +45,7 @@ class Part:
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
                 [*pytest, *sys.argv[1:], *options],
-                env={**os.environ, "ROOFLAB_CACHE_DIR": self._folder.name},
+                env={**os.environ, **ALIKE, "ROOFLAB_CACHE_DIR": self._folder.name},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 preexec_fn=partial(os.nice, nice),
