@@ -165,7 +165,7 @@ class Process:
                 start = _START.format(module)
                 words = (str(package_root()), *map(str, (other.fileno(), lifeline, int(ahead))))
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", start, *words],
+                    [sys.executable, "-P", "-u", "-c", start, *words],  # it may be killed
                     pass_fds=(other.fileno(), lifeline, *inherited),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
