@@ -230,8 +230,8 @@ def kernel_files(name: str, device_kinds: Container[str]) -> list[str]:
             else:
                 yield from named(value)
 
-    found = dict.fromkeys(named(_read(_path(name))))
-    return [kernel for kernel in found if isinstance(kernel, str) and is_file(kernel)]
+    names = [kernel for kernel in named(_read(_path(name))) if isinstance(kernel, str)]
+    return [kernel for kernel in dict.fromkeys(names) if is_file(kernel)]
 
 
 def load(
