@@ -386,8 +386,8 @@ def test_a_step_that_is_probably_a_factor_is_refused() -> None:
     assert parse_sizes("256:1024:+256") == parse_sizes("256:1024:256")
 
 
-def test_kernels_that_are_no_names_are_no_files(tmp_path: Path) -> None:
+def test_only_names_of_kernels_are_files(tmp_path: Path) -> None:
     """Loading the configuration tells what is wrong with them."""
     file = tmp_path / "c.toml"
     file.write_text("kernels = [[], 1, 'mine.cu']\n[cuda]\nkernels = [{}]")
-    assert config.kernel_files(str(file), ["cuda"]) == []
+    assert config.kernel_files(str(file), ["cuda"]) == ["mine.cu"]
