@@ -22,6 +22,7 @@ from rooflab.fleet.text import interval, signed
 from rooflab.kernels.cuda_file.header import read_header
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
+from rooflab.model.traffic import Chip, LongRows, rows_read_again
 from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
@@ -303,6 +304,37 @@ def attention() -> str:
     return "\n\n".join([markdown(lines), *links])
 
 
+SOFTMAX = {
+    "cunn_SoftMaxForward": ("`log_softmax`: for the maximum, the sum, the result", 2, 2, 2),
+    "cunn_SoftMaxBackward": ("its gradient: for the sum, the result", 3, 1, 4),
+}
+"""By kernel: why a row is read, operands and results, those read again, and blocks at once."""
+
+
+def long_rows() -> str:
+    """Counted and expected DRAM bytes of softmax in the newest run of a program that has it."""
+    found = next(
+        run
+        for run in sorted(committed(), key=lambda run: run.manifest.created, reverse=True)
+        if run.manifest.program and any(row.kernel.startswith(tuple(SOFTMAX)) for row in run.ok)
+    )
+    chip = Chip.of(found.manifest.device.facts)
+    assert chip
+    titles = ["operation", "compulsory, MB", "reads again, MB", "counted, MB", "model, MB"]
+    lines = [[*titles, "if so many blocks run at once"], [":--", *("--:" for _ in titles)]]
+    for kernel, (title, moved, again, blocks) in SOFTMAX.items():
+        (row,) = (one for one in found.ok if one.kernel.startswith(kernel))
+        assert row.bytes and row.dram_bytes
+        each = row.bytes // moved  # all are of one size
+        rows = LongRows(
+            count := row.problem.extents["blocks"], row.bytes // count, again * each // count
+        )
+        model = row.bytes + rows_read_again(rows, chip, blocks)
+        amounts = (row.bytes, again * each, row.dram_bytes, model)
+        lines.append([title, *(f"{amount / 1e6:.0f}" for amount in amounts), str(blocks)])
+    return markdown(lines)
+
+
 CYCLES = ("µs", "MHz", "thousand cycles", "% of the roof at that clock")
 
 
@@ -529,7 +561,7 @@ def main() -> int:
         ROOFLINE: {"roofline": roofline(default), "example": example(default)},
         MEMORY: {"memory": memory(reference("softmax/torch_softmax"))},
         GALLERY: {"gallery": gallery(default)},
-        ROOT / "docs" / "lab" / "traffic.md": tables(),
+        ROOT / "docs" / "lab" / "traffic.md": {**tables(), "long_rows": long_rows()},
     }
     stale = [fill(page, blocks) for page, blocks in pages.items()]
     kernels = [run for run in committed() if not run.manifest.program]

@@ -55,6 +55,7 @@ EACH_S: Final = 0.17
 """What it takes to count one launch."""
 
 SLOW: Final = 2.0
+"""Counting is slow if it takes so many times as long as usual, and so many seconds more."""
 
 PATIENCE_S: Final = 1.0
 """A window of counting ends if nothing was counted for so long; the next one is later."""
