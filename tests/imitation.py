@@ -107,10 +107,22 @@ class ImitatedActivity:
         self.chip.events.append("start numbered" if numbers else "start")
         self.chip.recording, self.chip.numbered = True, numbers
 
-    def resume(self, *, numbers: bool = False) -> None:
+    def resume(self) -> None:
         assert not self.chip.replay, "what is replayed would be recorded"
-        self.chip.events.append("resume numbered" if numbers else "resume")
-        self.chip.recording, self.chip.numbered = True, numbers
+        self.chip.events.append("resume")
+        self.chip.recording = True
+
+    def begin_numbers(self) -> None:
+        assert self.chip.recording
+        self.chip.events.append("numbers")
+        self.chip.numbered = True
+
+    def end_numbers(self) -> None:
+        self.chip.events.append("end of numbers")
+        self.chip.numbered = False
+
+    def ignore(self) -> None:
+        self.chip.recording = False
 
     def stop(self) -> None:
         if self.chip.stops:

@@ -41,7 +41,7 @@ class Named:
 
 
 class NamingTime:
-    """It begins at once, when nothing is recorded. What is launched meanwhile is to be cut out.
+    """It begins at once, when all records were taken. What is launched meanwhile is to be cut out.
 
     NVTX ranges are recorded, and PyTorch's operations are watched, if there are any. ``keys`` are
     those of the launches in the steps of ``period``; ``now`` is the time in seconds.
@@ -59,7 +59,7 @@ class NamingTime:
         self._until = now + min(LONGEST_S, max(SHORTEST_S, STEPS * step_s))
         self._watch = OperationWatch(activity.push, lambda _: activity.pop(), compiles=False)
         self._problem = cannot_name()
-        activity.resume(numbers=True)
+        activity.begin_numbers()
         watched = "torch" in sys.modules and not self._problem
         self._watches = watched and in_main_thread(self._watch.__enter__, PATIENCE_S)
         if watched and not self._watches:
@@ -71,11 +71,14 @@ class NamingTime:
         return now > self._until + (0.0 if seen else AHEAD_S)
 
     def end(self) -> Named:
-        """What launched what. Records have stopped again."""
+        """What launched what."""
         if self._watches:
             leave(self._watch)
-        self._activity.stop()
-        records = self._activity.taken()
+        try:
+            self._activity.flush()
+            records = self._activity.taken()
+        finally:
+            self._activity.end_numbers()
         place = _whole_step(records.launches, self._period, self._keys)
         if place is None:
             why = self._problem or "operations are not named: no step was seen whole"

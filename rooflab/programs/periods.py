@@ -19,18 +19,20 @@ ANCHORS: Final = 12
 MOST: Final = 0.5
 """Steps with less of the time do not stand for the program."""
 
-MORE: Final = 1.2
-"""Steps whose grids differ are taken if they have so many times the time of those that do not."""
-
 NEARLY: Final = 0.99
 """Of the periods with so much of the most time the shortest is taken: a step, not the fifty steps
 between two lines of a log."""
+
+MORE: Final = 1 / NEARLY
+"""Steps whose grids differ are taken if they have so many times the time of those that do not: a
+token, whose head has a small part of its time, not a layer."""
 
 DIFFERENT: Final = 0.05
 """The part of a step's launches that may be others or missing: a copy of another alignment, say."""
 
 USUAL: Final = 0.9
-"""The part of the steps in which a kernel has the same grid; others have several, or none."""
+"""The part of the steps in which a kernel has the same grid, or all launches are the same; else
+there are several grids, or none."""
 
 Order = tuple[int, int]
 """A place in the order in which a program launches."""
@@ -182,7 +184,21 @@ def steps_of(
         if grids.most_common(1)[0][1] < USUAL * len(same):
             for i in same:
                 found[i] = alike[i]
-    return found, replace(period, anchor=found[period.steps[0].start].key)
+    period = replace(period, anchor=found[period.steps[0].start].key)
+    return found, replace(period, steps=_exact(period, found))
+
+
+def _exact(period: Period, launches: Sequence[Launch]) -> tuple[range, ...]:
+    """The steps that are the same, if nearly all are: else those that differ a little too.
+
+    The launches of a kernel are told apart by their places, of which all steps have the same.
+    """
+    sequences = [tuple(launches[i].key for i in step) for step in period.steps]
+    common, times = Counter(sequences).most_common(1)[0]
+    if times < USUAL * len(sequences):
+        return period.steps
+    pairs = zip(period.steps, sequences, strict=True)
+    return tuple(step for step, each in pairs if each == common)
 
 
 def _places(period: Period, alike: Sequence[Launch]) -> dict[tuple[LaunchKey, int], list[int]]:

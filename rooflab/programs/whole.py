@@ -92,7 +92,7 @@ class Whole:
         self._counting_s = self._wait_s = 0.0
         self._off_ns = 0  # since when the time is cut out
         self._told_slow = False
-        self._uncounted = "no launch was repeated for long enough"
+        self._uncounted = ""
         self._ready: RangeProfiler | None = None
         self._window: CountingTime | None = None
         self._naming: NamingTime | None = None
@@ -134,8 +134,10 @@ class Whole:
             recording = self._part(recording)
             steps = len(recording.steps)
         groups = self._with_samples(grouped(recording.launches, steps), period)
-        if self._counters and groups and not (self._counted or self._graphs or self._notes):
-            self._notes[f"nothing was counted: {self._uncounted}"] = None
+        counted = self._counted or self._graphs
+        if self._counters and groups and not counted and (self._uncounted or not self._notes):
+            why = self._uncounted or "no launch was repeated for long enough"
+            self._notes[f"nothing was counted: {why}"] = None
         return Findings(
             recording,
             groups,
@@ -161,7 +163,7 @@ class Whole:
                 if not self._naming:  # whose launches are not kept
                     self._take()
                 if len(self._launches) > MOST_LAUNCHES and not self._off_ns:
-                    self._activity.stop()
+                    self._activity.ignore()
                     text = f"recording ended after {MOST_LAUNCHES} launches; the program went on"
                     self._notes[text] = None
                     return
@@ -278,7 +280,7 @@ class Whole:
     def _begin_naming(self, recent: Sequence[Launch], period: Period) -> None:
         """Which operation of PyTorch launches what."""
         self._begin_cut()
-        self._activity.stop()
+        self._activity.flush()
         self._take()
         keys = {one.key for one in period.launches(recent)}
         self._naming = NamingTime(
@@ -286,7 +288,7 @@ class Whole:
         )
 
     def _end_window(self) -> None:
-        """Record again, if something else goes on."""
+        """Record as before, if something else goes on."""
         if self._naming:
             self._end_naming(self._naming)
         elif self._window:
@@ -297,7 +299,7 @@ class Whole:
         try:
             self._named = naming.end()
         finally:
-            self._resume()
+            self._end_cut()
         if self._named.problem:
             self._notes[self._named.problem] = None
 

@@ -130,6 +130,12 @@ def profiled(
     )
 
 
+def found(tmp_path: Path, ended: subprocess.CompletedProcess[str]) -> Any:
+    """Its run."""
+    assert (tmp_path / "run" / "manifest.json").exists(), ended.stderr
+    return rooflab.load(tmp_path / "run")
+
+
 def test_a_script_keeps_its_output_and_exit_code(torch: Any, tmp_path: Path) -> None:
     ended = profiled(tmp_path, SCRIPT.format(n=N), "8")
     assert ended.returncode == 7, ended.stderr
@@ -149,7 +155,7 @@ def test_a_script_that_fails_shows_its_own_traceback(torch: Any, tmp_path: Path)
 
 
 GRAPH = """
-import torch
+import time, torch
 x = torch.rand({n}, {n}, device="cuda", dtype=torch.bfloat16)
 def step():
     y = x
@@ -161,7 +167,8 @@ torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     step()
-for _ in range(3000):
+end = time.time() + 12
+while time.time() < end:
     graph.replay()
 torch.cuda.synchronize()
 """
@@ -171,18 +178,21 @@ def test_a_step_of_a_script_has_whole_graphs(torch: Any, tmp_path: Path) -> None
     """Its launches are far ahead of the device."""
     ended = profiled(tmp_path, GRAPH.format(n=N))
     assert ended.returncode == 0, ended.stderr
-    run = rooflab.load(tmp_path / "run")
+    run = found(tmp_path, ended)
+    assert "(CUDA graph of 120 kernels)" in rows(run), ended.stderr
     row = rows(run)["(CUDA graph of 120 kernels)"]
     assert row.tensor_flops == 40 * FLOPS and row.launches == 1 and row.roof_percent < 100
     assert run.manifest.program["steps"] > 50 and not run.manifest.program["notes"]
 
 
 RANGES = """
+import time
 import cupy as cp
 from cupy.cuda import nvtx
 a = cp.random.rand(4096, 4096, dtype=cp.float32)
 b = cp.empty_like(a)
-for i in range(1200):
+end = time.time() + 12
+while time.time() < end:
     nvtx.RangePush("products")
     cp.matmul(a, a, out=b)
     nvtx.RangePop()
@@ -197,7 +207,7 @@ cp.cuda.Device().synchronize()
 def test_an_nvtx_range_of_a_script_that_is_ahead_of_the_device(tmp_path: Path) -> None:
     ended = profiled(tmp_path, RANGES, options=["--range", "rest"])
     assert ended.returncode == 0, ended.stderr
-    run = rooflab.load(tmp_path / "run")
+    run = found(tmp_path, ended)
     kernels = [row for row in run.measurements if row.kernel[0] != "("]
     assert not [row.kernel for row in kernels if row.tensor_flops]
     assert all(row.counted_flops is not None for row in kernels)
@@ -207,13 +217,13 @@ def test_an_nvtx_range_of_a_script_that_is_ahead_of_the_device(tmp_path: Path) -
 
 CACHE = """
 import time, torch
-w = torch.rand(2048, 2048, device="cuda", dtype=torch.bfloat16)
-cache = [torch.rand(2048, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(9)]
+w = torch.rand(256, 256, device="cuda", dtype=torch.bfloat16)
+cache = [torch.rand(2048, 256, device="cuda", dtype=torch.bfloat16) for _ in range(9)]
 token, end = 0, time.time() + 10
 while time.time() < end:
     token += 1
     time.sleep(0.003)
-    x = torch.rand(1, 2048, device="cuda", dtype=torch.bfloat16)
+    x = torch.rand(1, 256, device="cuda", dtype=torch.bfloat16)
     if token % 2:
         x = x.relu()
     for layer in range(9):
@@ -226,9 +236,9 @@ while time.time() < end:
 def test_tokens_are_steps_though_a_cache_grows(torch: Any, tmp_path: Path) -> None:
     ended = profiled(tmp_path, CACHE)
     assert ended.returncode == 0, ended.stderr
-    run = rooflab.load(tmp_path / "run")
+    run = found(tmp_path, ended)
     kernels = [row for row in run.measurements if row.kernel[0] != "("]
-    by_launches = [row for row in kernels if row.launches == pytest.approx(9)]
-    assert len(by_launches) >= 3 and len(kernels) < 20, [row.kernel for row in kernels]
-    assert all(row.counted_flops is not None for row in by_launches)
+    of_layers = [row for row in kernels if row.launches == pytest.approx(9, rel=0.02)]
+    assert len(of_layers) >= 3 and len(kernels) < 20, ended.stderr
+    assert all(row.counted_flops is not None for row in of_layers), ended.stderr
     assert run.manifest.program["steps"] > 50

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from time import perf_counter_ns
@@ -18,8 +18,9 @@ from rooflab.devices.cuda.markers import HostCall, Marker, phases_of, ranges_of
 from rooflab.devices.records import CopyKind, Launch, Transfer
 from rooflab.errors import KernelError, UnavailableError
 
-BUFFER_BYTES: Final = 8 * 2**20
-"""Of one buffer of records: some 30,000 launches."""
+BUFFER_BYTES: Final = 2**19
+"""Of one buffer of records, some 2,000 launches. Mostly a buffer comes back when it is full: while
+the program launches, one of its records is not complete."""
 
 MOST_BYTES: Final = 2**30
 """Of all records that are kept; later ones are dropped, and counted."""
@@ -32,8 +33,13 @@ _KINDS: Final = (_MEMCPY, _MEMSET, _KERNEL, _PEER)
 _CALLS: Final = (4, 5)
 """Calls of the driver and the runtime, without which launches have no numbers."""
 
+_NUMBERING: Final = (*_CALLS, _CORRELATION, _MARKER)
+
 _SYSTEM_IDS: Final = 1
 """Threads have the system's numbers."""
+
+_FORCED: Final = 1
+"""Buffers are given back though some of their records are not complete."""
 
 _NOT_INITIALIZED: Final = 15
 """CUPTI's error without a driver."""
@@ -119,9 +125,10 @@ class Activity:
         self._cupti, self._library = cupti, cupti.library
         self._buffers: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
         self._kept: dict[int, list[Any]] = {kind: [] for kind in _LAYOUTS}
-        self._kinds: tuple[int, ...] = _KINDS
-        self._numbered = False
+        self._numbered = self._ignored = False
         self._free: list[ctypes.Array[ctypes.c_uint8]] = []
+        self._given_up: list[ctypes.Array[ctypes.c_uint8]] = []  # CUPTI may still write to them
+        self._gives_up = False
         self._bytes = self._dropped = 0
         self._began = (0, 0)
         # CUPTI calls them until the process ends: they must live as long.
@@ -129,32 +136,59 @@ class Activity:
         _ALIVE.append(self)
 
     def start(self, *, numbers: bool = False) -> None:
-        """``numbers``: whether launches get those of ``push``, and NVTX ranges are recorded.
-
-        That costs time in each call. Then only what is launched from now on is recorded.
+        """``numbers`` begin at once.
 
         Raises ``UnavailableError`` without a GPU, ``KernelError`` if CUPTI refuses.
         """
         self._do("SetThreadIdType", _SYSTEM_IDS)
         self._do("ActivityRegisterCallbacks", *self._callbacks)
         self._began = (self._stamp(), perf_counter_ns())
-        self.resume(numbers=numbers)
+        self._numbered = False
+        self.resume()
+        if numbers:
+            self.begin_numbers()
 
-    def resume(self, *, numbers: bool = False) -> None:
+    def resume(self) -> None:
         """Record again, after ``stop``."""
-        self._kinds = (*_KINDS, *((*_CALLS, _CORRELATION, _MARKER) if numbers else ()))
-        self._numbered = numbers
-        for kind in self._kinds:
+        for kind in _KINDS:
             self._do("ActivityEnable", kind)
 
-    def stop(self) -> None:
-        """Everything that was launched has to be done, or is not recorded.
+    def begin_numbers(self) -> None:
+        """Launches get the numbers of ``push``, and NVTX ranges are recorded.
 
-        Records stop before launches are replayed: the record of one that is would never be
-        complete, nor would any later one.
+        That costs time in each call. Only what is launched from now on is recorded.
+        """
+        self._numbered = True
+        for kind in _NUMBERING:
+            self._do("ActivityEnable", kind)
+
+    def end_numbers(self) -> None:
+        """Launches are recorded as before. What was not taken yet is lost."""
+        self._numbered = False
+        self._disable(_NUMBERING)
+        for kind in _NUMBERING:
+            self._kept[kind] = []
+
+    def stop(self) -> None:
+        """Everything that was launched has to be done, and nothing may be launched meanwhile.
+
+        Otherwise CUPTI would go on to write records of which it has freed a part. It keeps a
+        record that is not complete, with all later ones of its thread: those are given up.
         """
         self.flush()
-        for kind in self._kinds:
+        self._disable((*_KINDS, *(_NUMBERING if self._numbered else ())))
+        self._gives_up = True
+        try:
+            self._do("ActivityFlushAll", _FORCED)
+        finally:
+            self._gives_up = False
+
+    def ignore(self) -> None:
+        """Keep nothing more of what is recorded."""
+        self._ignored = True
+
+    def _disable(self, kinds: Iterable[int]) -> None:
+        for kind in kinds:
             with suppress(KernelError):
                 self._do("ActivityDisable", kind)
 
@@ -235,13 +269,14 @@ class Activity:
         record = ctypes.c_void_p()
         next_record = self._library.cuptiActivityGetNextRecord
         where, filled, found = ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)
-        while not next_record(where, filled, found):
+        while not self._ignored and not next_record(where, filled, found):
             address = record.value or 0
             kind = ctypes.c_int.from_address(address).value
             if kind in _LAYOUTS:
                 self._keep(kind, address)
         if made := self._buffers.pop(buffer, None):
-            self._free.append(made)  # whose pages are there: a new one takes milliseconds
+            # The pages of a used one are there: a new one takes milliseconds.
+            (self._given_up if self._gives_up else self._free).append(made)
 
     def _keep(self, kind: int, address: int) -> None:
         record = _LAYOUTS[kind]

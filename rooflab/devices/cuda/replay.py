@@ -34,6 +34,19 @@ _LAUNCH_GRAPH: Final = (514, 515)
 """Numbers of the driver's calls in cupti_driver_cbid.h: cuLaunchKernel, cuLaunchKernelEx and
 cuGraphLaunch, each for the two kinds of default stream."""
 
+_STREAM_AT: Final = {
+    **dict.fromkeys((216, 218, 220, 277, 279, 281, 306, 418, 421, 422, 423, 428, 429, 430), 24),
+    **dict.fromkeys((222, 224, 226, 319, 426, 431, 432, 433), 40),
+    **dict.fromkeys((289, 291, 424, 425), 8),
+}
+"""Where cuMemcpy...Async and cuMemset...Async have their stream, in bytes."""
+
+_COPIES: Final = (
+    *_STREAM_AT,
+    *(249, 250, 251, 276, 278, 280, 305, 397, 398, 399, 408, 411, 412, 413),
+)
+"""Copies and memsets, also those that wait until they are done."""
+
 BUDGET_S: Final = 60.0
 """Nothing is replayed after so long: a program is not stopped for minutes."""
 
@@ -49,7 +62,11 @@ SETTLE_S: Final = 0.03
 """A launch that began before it was looked for has returned by then, unless its queue is full."""
 
 HELD_S: Final = 1.0
-"""The longest that the program's threads are held before a launch; mostly it is SETTLE_S."""
+"""The longest that the program's threads are held for a launch of another one, once the device has
+done all; mostly it is SETTLE_S."""
+
+QUEUE_S: Final = 5.0
+"""The longest that they are held for what the device has to do."""
 
 
 class BusyError(KernelError):
@@ -129,9 +146,9 @@ class Replay:
     ``new_step``, or since the last launch of ``anchor``. Raises ``UnavailableError`` or
     ``KernelError`` at the start if nothing can be counted; what fails later is in ``reasons``.
     ``group`` is the key under which a launch is known. ``graphs``: whether the first CUDA graph
-    that is launched is counted too. ``between`` are called before the first launch may be counted,
-    when all before have been done and new ones are held, and after the last. Raises ``BusyError``
-    at the start if launches do not end.
+    that is launched is counted too. ``between`` are called before the first launch may be counted
+    and after the last, when all before have been done, and new ones, copies too, are held. Raises
+    ``BusyError`` at the start if launches do not end.
     """
 
     def __init__(
@@ -169,7 +186,7 @@ class Replay:
         self.failed = False
         self.lost = 0
         """Launches that were replayed without a count."""
-        self._enabled_already = self._ended = False
+        self._enabled_already = self._ended = self._released = False
 
     def __enter__(self) -> Replay:
         subscribe = self._cupti.library.cuptiSubscribe
@@ -188,12 +205,12 @@ class Replay:
 
     def _begin(self) -> None:
         numbers = [*_LAUNCH, *_LAUNCH_WITH_CONFIG, *(_LAUNCH_GRAPH if self._graphs else ())]
+        numbers += _COPIES if self._between else ()
         for number in numbers:
             self._cupti.library.cuptiEnableCallback(1, self._subscriber, _DRIVER_CALLS, number)
         if self._between:
             before, after = self._between
-            self._held_s, self._captured = perf_counter(), False
-            if not self._are_done(self._held_s):
+            if not self._hold_all():
                 raise BusyError("launches do not end")
             try:
                 before()
@@ -204,9 +221,16 @@ class Replay:
 
     def __exit__(self, *error: object) -> None:
         self._ended = True
-        with self._lock:
-            pass  # the launch that is counted ends first
-        self._unsubscribe()
+        try:
+            with self._lock:  # the launch that is counted ends first
+                self._finish()
+        finally:
+            self._unsubscribe()
+
+    def _finish(self) -> None:
+        """While launches are held: CUPTI does not expect any meanwhile."""
+        if self._between:
+            self._hold_all()
         try:
             self._prepared.close()
         except KernelError as error:
@@ -217,18 +241,20 @@ class Replay:
 
     def _unsubscribe(self) -> None:
         """Without the lock: CUPTI may wait for a callback, which must not wait for this thread."""
-        self._ended = True
+        self._ended = self._released = True
         self._cupti.library.cuptiUnsubscribe(self._subscriber)
 
-    def _are_done(self, since: float) -> bool:
-        """Whether all launches are, of which no new one begins: the lock is held.
+    def _hold_all(self) -> bool:
+        """Hold what begins from now on, and whether all that began before is done.
 
-        Nothing waits while a graph is made: waiting for a device would end that.
+        The lock is held. Nothing waits while a graph is made: waiting for a device would end that.
         """
+        self._held_s, self._captured = perf_counter(), False
         sleep(SETTLE_S)
         if self._captured:
             return False
         synchronize()  # so that no queue is full
+        since = perf_counter()
         while self._inside:
             if perf_counter() - since > HELD_S:
                 return False
@@ -269,6 +295,10 @@ class Replay:
 
     def _launched(self, number: int, call: _Call) -> None:
         thread = threading.get_ident()
+        if number in _COPIES:
+            if not call.after and self._waited(call, number):
+                self._lock.release()
+            return
         if call.after:
             self._inside.discard(thread)
             if self._owner == thread:
@@ -293,7 +323,7 @@ class Replay:
         Launches on other GPUs go on: what is counted may wait for them. So do launches into graphs
         while all are held.
         """
-        while not self._ended and self._context in (None, call.context):
+        while not self._released and self._context in (None, call.context):
             if self._passes(call, number):
                 return False
             if self._lock.acquire(timeout=PAUSE_S):
@@ -306,7 +336,7 @@ class Replay:
             return False
         captured = self._capturing(_stream(number, call.parameters))
         self._captured |= captured
-        return captured or perf_counter() - since > 2 * HELD_S
+        return captured or perf_counter() - since > QUEUE_S
 
     def _kernel_launched(self, shape: _Shape, call: _Call, can: bool) -> None:
         name = demangled(call.kernel or b"?")
@@ -408,6 +438,9 @@ def _shape(number: int, parameters: int) -> _Shape:
 
 
 def _stream(number: int, parameters: int) -> int | None:
+    if number in _COPIES:
+        at = _STREAM_AT.get(number)
+        return ctypes.c_void_p.from_address(parameters + at).value if at else None
     found: int | None = (
         _GraphLaunch.from_address(parameters).stream
         if number in _LAUNCH_GRAPH

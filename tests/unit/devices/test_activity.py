@@ -145,6 +145,7 @@ Api = structure(
 )
 
 MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL, MARKER = 1, 2, 4, 5, 10, 12
+FORCED = 1
 PEER, CORRELATION = 22, 39
 
 
@@ -368,8 +369,7 @@ def test_what_was_launched_before_is_left_out_with_numbers(
     library: Library, records: Activity
 ) -> None:
     """A program may be a second ahead of the device; of what is done then no call was recorded."""
-    records.stop()
-    records.resume(numbers=True)
+    records.begin_numbers()
     library.deliver(
         kernel(start=100, end=101, correlationId=4),
         Api(kind=RUNTIME, threadId=7, start=BEGAN, correlationId=5),
@@ -378,7 +378,7 @@ def test_what_was_launched_before_is_left_out_with_numbers(
     library.deliver(kernel(b"later", start=102, end=103, correlationId=5))
     assert records.kept == 1
     assert [one.kernel for one in records.taken().launches] == ["later"]
-    records.resume()
+    records.end_numbers()
     library.deliver(kernel(start=104, end=105, correlationId=4))
     assert len(records.taken().launches) == 1
 
@@ -413,6 +413,23 @@ def test_buffers_are_used_again(library: Library, records: Activity) -> None:
     library.fill(first, [])
     assert {library.buffer(), library.buffer()} == {first, second}
     assert len(records.taken().launches) == 2
+
+
+def test_records_that_are_not_complete_are_given_up_at_the_end(
+    library: Library, records: Activity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUPTI would keep all later ones too; it may write to what it has given back."""
+    begun = library.buffer()
+
+    def flush(flag: int) -> int:
+        if flag == FORCED:
+            library.fill(begun, [kernel(end=0), kernel()])
+        return 0
+
+    monkeypatch.setattr(library, "cuptiActivityFlushAll", flush, raising=False)
+    records.stop()
+    assert len(records.taken().launches) == 1
+    assert library.buffer() != begun
 
 
 def test_a_buffer_of_somebody_else_is_not_kept(library: Library, records: Activity) -> None:

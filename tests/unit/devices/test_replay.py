@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import c_char_p, c_int, c_uint, c_uint32, c_void_p
+from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint32, c_void_p
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -18,6 +21,7 @@ from rooflab.devices.cuda.replay import BUDGET_S, TIME, BusyError, Replay
 from rooflab.devices.records import LaunchKey
 from rooflab.errors import KernelError
 
+COPY, WAITING_COPY = 277, 276  # cuMemcpyHtoD
 LAUNCH, LAUNCH_PTSZ, LAUNCH_EX, LAUNCH_EX_PTSZ, GRAPH, GRAPH_PTSZ = 307, 442, 652, 653, 514, 515
 FLOPS = "sm__ops_path_tensor_src_bf16.sum"
 DIMS = ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ")
@@ -643,8 +647,8 @@ def test_nothing_is_launched_while_records_stop(process: Process, between: Betwe
     with process.replay(between=between.both) as replay:
         process.launch()
     assert indices(replay) == [("k", 0)]
-    expected = ["synchronize", "synchronize", "before", "enable", "start", "end"]
-    assert between.log == [*expected, "disable", "after"]
+    done = ["synchronize", "synchronize"]
+    assert between.log == [*done, "before", "enable", "start", "end", *done, "disable", "after"]
 
 
 def test_a_new_launch_waits_until_records_have_stopped(
@@ -664,6 +668,67 @@ def test_a_new_launch_waits_until_records_have_stopped(
     assert between.log[2:5] == ["before", "enable", "start"]
 
 
+HEADER = "nvidia/cuda_cupti/include/cupti_driver_cbid.h"
+ASYNC = re.compile(r"cu(Memcpy(|[HD]toD|DtoH|2D|3D|Peer)|Memset(D2)?D(8|16|32))Async(_v2)?(_ptsz)?")
+WAITS = re.compile(r"cu(Memcpy([HD]toD_v2|DtoH_v2|)|MemsetD(8|16|32)_v2)(_ptds)?")
+
+
+def test_the_numbers_of_copies_are_those_of_the_header() -> None:
+    text = next(path for one in sys.path if (path := Path(one) / HEADER).exists()).read_text()
+    numbers = dict(re.findall(r"CUPTI_DRIVER_TRACE_CBID_(\w+) += (\d+)", text))
+    newest = {name for name in numbers if f"{name}_v2" not in numbers}
+    expected = {int(numbers[name]) for name in newest if ASYNC.fullmatch(name)}
+    assert expected == set(module._STREAM_AT)
+    expected |= {int(numbers[name]) for name in numbers if WAITS.fullmatch(name)}
+    assert expected == set(module._COPIES)
+
+
+class CopyParams(ctypes.Structure):
+    """cuMemcpyHtoDAsync_v2_params."""
+
+    _fields_ = (("to", c_void_p), ("from", c_void_p), ("bytes", c_size_t), ("stream", c_void_p))
+
+
+def test_a_copy_waits_too_until_records_have_stopped(
+    process: Process, between: Between, other: ThreadPoolExecutor
+) -> None:
+    def copy(number: int) -> None:
+        for after in (False, True):
+            process.call(number, CopyParams(1, 2, 3, 5), None, after)
+
+    began: list[Any] = []
+
+    def before() -> None:
+        began.extend(other.submit(copy, number) for number in (COPY, WAITING_COPY))
+        sleep(0.1)
+        assert not began[0].done()
+        between.before()
+
+    with process.replay(between=(before, between.after)) as replay:
+        for one in began:
+            one.result(60)
+        process.kernel(after=False)
+        copy(COPY)  # what CUPTI saves is no end of the launch
+        process.kernel(after=True)
+    assert indices(replay) == [("k", 0)]
+    assert between.log[2:6] == ["before", "enable", "start", "end"]
+
+
+def test_a_copy_into_a_graph_that_is_made_goes_on(
+    process: Process, between: Between, other: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0.2)
+    process.driver.captured = {5}
+    with ThreadPoolExecutor(1) as third:
+        entered = third.submit(process.replay(between=between.both).__enter__)
+        while not process.library.enabled:
+            sleep(0.001)
+        other.submit(process.call, COPY, CopyParams(1, 2, 3, 5), None, False).result(60)
+        with pytest.raises(BusyError):
+            entered.result(60)
+    assert between.log == []
+
+
 def test_a_launch_that_is_under_way_ends_first(
     process: Process, between: Between, other: ThreadPoolExecutor
 ) -> None:
@@ -678,7 +743,25 @@ def test_a_launch_that_is_under_way_ends_first(
         other.submit(process.kernel, after=True).result()
         entered.result(60)
         third.submit(replay.__exit__, None, None, None).result(60)
-    assert between.log == ["synchronize", "synchronize", "before", "after"]
+    done = ["synchronize", "synchronize"]
+    assert between.log == [*done, "before", *done, "after"]
+
+
+def test_a_new_launch_waits_until_records_go_on(
+    process: Process, between: Between, other: ThreadPoolExecutor
+) -> None:
+    began: list[Any] = []
+
+    def after() -> None:
+        began.append(other.submit(process.launch))
+        sleep(0.1)
+        assert not began[0].done()
+        between.after()
+
+    with process.replay(between=(between.before, after)) as replay:
+        process.launch()
+    began[0].result(60)
+    assert between.log[-2:] == ["disable", "after"] and indices(replay) == [("k", 0)]
 
 
 def test_a_launch_that_does_not_end(

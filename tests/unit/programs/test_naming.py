@@ -116,7 +116,7 @@ def test_operations_of_a_script_are_named(chip: Chip) -> None:
     program.steps(60)
     found = program.finish()
     assert names(found) == EXPECTED and not found.notes
-    assert chip.events == ["start", "stop", "resume numbered", "stop", "resume", "stop"]
+    assert chip.events == ["start", "numbers", "end of numbers", "stop"]
     (watch,) = Watch.made
     assert watch.paused and not watch.inside
     assert len(found.recording.steps) > 40
@@ -128,7 +128,7 @@ def test_counting_comes_first(chip: Chip) -> None:
     found = program.finish()
     assert names(found) == EXPECTED and not found.notes
     assert all(group.samples for group in found.groups)
-    assert chip.events.index("end of replay") < chip.events.index("resume numbered")
+    assert chip.events.index("end of replay") < chip.events.index("numbers")
 
 
 def test_each_work_of_one_kernel_is_counted(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_a_main_thread_that_never_comes(chip: Chip, monkeypatch: pytest.MonkeyPa
     found = program.finish()
     assert list(found.notes) == ["operations are not named: the main thread runs no Python"]
     assert names(found) == [("", ())] * 4
-    assert chip.events[-2:] == ["resume", "stop"]
+    assert chip.events[-2:] == ["end of numbers", "stop"]
 
 
 def test_nvtx_ranges_of_any_program_are_phases(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> None:

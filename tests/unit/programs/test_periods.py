@@ -120,6 +120,20 @@ def test_layers_are_no_steps_nor_is_what_is_between_two_lines_of_a_log() -> None
     assert period and period.anchor.kernel == "embed" and len(period.steps) == 79
 
 
+def test_a_layer_is_no_step_though_many_of_a_tokens_grids_grow() -> None:
+    """The differences of a layer are few, those of a token are too many."""
+    layer = ["norm", *("mm", "add") * 18, "append", "append", "attend", "mm", "mm"]
+    names = ["embed", *["mask"] * 4, *layer * 16, "head", "argmax"]
+    growing = ("mask", "append")
+    launches = [
+        launch(name, 10, 12 * i, grid=(token if name in growing else 4, 1, 1), order=i + 1)
+        for i, (token, name) in enumerate((token, name) for token in range(40) for name in names)
+    ]
+    found, period = steps_of(launches, places(launches))
+    assert period and period.anchor.kernel == "embed" and len(period.steps) == 39
+    assert {one.kernel for one in period.launches(found)} == set(names)
+
+
 def test_a_step_has_whole_graphs() -> None:
     graphs = [
         launch("mm", 10, 12 * i, graph=7, order=i // 6 + 1) for i in range(6 * 20)
@@ -147,7 +161,17 @@ def test_one_step_with_another_grid_changes_no_group() -> None:
     odd = names.index("append")
     launches[odd] = replace(launches[odd], grid=(99, 1, 1))
     found, period = steps_of(launches, places(launches))
-    assert period and len(period.steps) == 19 and found == launches
+    assert period and len(period.steps) == 18 and found == launches
+    assert {one.grid for one in period.launches(found)} == {launches[0].grid}
+
+
+def test_a_step_that_differs_a_little_is_left_out_if_all_others_are_the_same() -> None:
+    usual = ["embed", *("mm", "norm") * 30, "head"]
+    odd = ["embed", *("mm", "norm") * 29, "mm of another layout", "norm", "head"]
+    launches = in_order([*usual * 9, *odd, *usual * 20])
+    found, period = steps_of(launches, places(launches))
+    assert period and len(period.steps) == 28
+    assert {one.kernel for one in period.launches(found)} == set(usual)
 
 
 def test_exact_steps_keep_their_grids() -> None:
