@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 from functools import cache
@@ -311,13 +312,45 @@ SOFTMAX = {
 """By kernel: why a row is read, operands and results, those read again, and blocks at once."""
 
 
-def long_rows() -> str:
-    """Counted and expected DRAM bytes of softmax in the newest run of a program that has it."""
-    found = next(
+def training_step() -> Run:
+    """The newest run of a program that has softmax."""
+    return next(
         run
         for run in sorted(committed(), key=lambda run: run.manifest.created, reverse=True)
         if run.manifest.program and any(row.kernel.startswith(tuple(SOFTMAX)) for row in run.ok)
     )
+
+
+NEAR = 0.2
+SMALL = 0.003
+"""Kernels with so little of the time are not named."""
+
+
+def expected_bytes() -> str:
+    """How much of the time of a training step is that of kernels whose bytes were as expected."""
+    times: dict[str, float] = defaultdict(float)
+    far: list[list[str]] = []
+    run = training_step()
+    kernels = [row for row in run.ok if row.launches and row.total_us and row.kernel[0] != "("]
+    total = sum(row.total_us or 0 for row in kernels)
+    for row in sorted(kernels, key=lambda row: -(row.total_us or 0)):
+        expected, counted, us = row.expected_dram_bytes, row.dram_bytes, row.total_us or 0
+        if expected and counted and abs(expected / counted - 1) <= NEAR:
+            times["within 20 %"] += us
+            continue
+        known = bool(expected and counted)
+        times["further away" if known else "not expected, or not counted"] += us
+        if us > SMALL * total:
+            amounts = [f"{n / 1e6:.0f}" if n else "" for n in (expected, counted)]
+            far.append([f"`{row.kernel.split('<')[0]}`", f"{100 * us / total:.1f}", *amounts])
+    shares = ", ".join(f"{name} {100 * us / total:.1f} %" for name, us in times.items())
+    head = [["kernel", "% of the kernels' time", "expected, MB", "counted, MB"]]
+    return f"{shares}.\n\n" + markdown([*head, [":--", "--:", "--:", "--:"], *far])
+
+
+def long_rows() -> str:
+    """Counted and expected DRAM bytes of softmax in that step."""
+    found = training_step()
     chip = Chip.of(found.manifest.device.facts)
     assert chip
     titles = ["operation", "compulsory, MB", "reads again, MB", "counted, MB", "model, MB"]
@@ -561,7 +594,11 @@ def main() -> int:
         ROOFLINE: {"roofline": roofline(default), "example": example(default)},
         MEMORY: {"memory": memory(reference("softmax/torch_softmax"))},
         GALLERY: {"gallery": gallery(default)},
-        ROOT / "docs" / "lab" / "traffic.md": {**tables(), "long_rows": long_rows()},
+        ROOT / "docs" / "lab" / "traffic.md": {
+            **tables(),
+            "expected_bytes": expected_bytes(),
+            "long_rows": long_rows(),
+        },
     }
     stale = [fill(page, blocks) for page, blocks in pages.items()]
     kernels = [run for run in committed() if not run.manifest.program]
