@@ -366,8 +366,10 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def run_plain(program: Path, file: CudaFile, choice: Configuration, problem: Problem) -> Accuracy:
-    """A launch on random numbers; outputs hold NaN before it."""
+def run_plain(
+    program: Path, file: CudaFile, choice: Configuration, problem: Problem, blocks: int = 0
+) -> Accuracy:
+    """A launch on random numbers, of so many blocks if given; outputs hold NaN before it."""
     device = FakeDevice()
     operands = allocate(device, problem, 1)
     poison(operands)
@@ -376,7 +378,7 @@ def run_plain(program: Path, file: CudaFile, choice: Configuration, problem: Pro
         operands[name].nbytes if name in operands else getattr(problem, name)
         for name in problem.argument_names
     ]
-    grid = (*geometry.grid, 1, 1)[:3]
+    grid = (*((blocks,) if blocks else geometry.grid), 1, 1)[:3]
     done = subprocess.run(
         [program, *map(str, (*grid, geometry.block[0], max(16, geometry.shared_bytes), *given))],
         input=b"".join(operands[one.name].tobytes() for one in problem.operands),
@@ -404,6 +406,33 @@ def test_layers_are_right(workload: str, precision: str, tmp_path: Path) -> None
     for shape in shapes:
         problem = build(workload, precision, shape)
         assert run_plain(program, file, choice, problem).reason == ""
+
+
+BY_VECTORS = {
+    "embedding": [
+        {"tokens": 1, "words": 1, "columns": 1},
+        *({"tokens": 37, "words": 5, "columns": n} for n in (72, 300, 1040)),
+    ],
+    "quantize": [{"rows": r, "columns": n} for r, n in ((1, 1), (7, 300), (3, 264), (33, 128))],
+}
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workload", BY_VECTORS)
+def test_accesses_of_16_bytes_are_right(workload: str, number: int, tmp_path: Path) -> None:
+    check_variant("vectors", workload, number, MEMORY, tmp_path, BY_VECTORS[workload])
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workload", ["rmsnorm_backward", "layernorm_backward"])
+def test_sums_of_persistent_blocks_are_right(workload: str, number: int, tmp_path: Path) -> None:
+    """One block has all rows: blocks run one after the other here, and would wait for ever."""
+    file = shipped("persistent", workload)
+    choice = file.header.all_variants[number]
+    for rows, columns in ((1, 1), (5, 300), (9, 264), (4, 1024)):
+        problem = build(workload, "fp16", {"rows": rows, "columns": columns})
+        program = compiled(file, choice, problem, MEMORY, tmp_path)
+        assert run_plain(program, file, choice, problem, blocks=1).reason == ""
 
 
 FOR_EXPERTS = [

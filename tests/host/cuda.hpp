@@ -32,6 +32,9 @@ struct alignas(16) float4 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 inline float __uint_as_float(unsigned bits) {
@@ -59,6 +62,29 @@ inline void __threadfence() {}
 template <class Number>
 inline Number atomicAdd(Number* to, Number value) {  // by one block at a time
     return (*to += value) - value;
+}
+
+inline unsigned atomicInc(unsigned* to, unsigned most) {
+    const unsigned before = *to;
+    *to = before >= most ? 0 : before + 1;
+    return before;
+}
+
+template <class Number>
+inline Number __ldg(const Number* from) {
+    return *from;
+}
+template <class Number>
+inline Number __ldcs(const Number* from) {
+    return *from;
+}
+template <class Number>
+inline Number __ldcg(const Number* from) {
+    return *from;
+}
+template <class Number>
+inline void __stcs(Number* to, Number value) {
+    *to = value;
 }
 
 struct Warp {

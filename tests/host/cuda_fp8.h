@@ -5,6 +5,7 @@
 
 struct __nv_fp8_e4m3 {
     unsigned char bits;
+    __nv_fp8_e4m3() = default;
     explicit __nv_fp8_e4m3(double number) {
         const double size = std::fmin(std::fabs(number), 448);
         int exponent;

@@ -1,0 +1,136 @@
+// The gradients of a norm over rows, by persistent blocks: they sum those of weights in registers.
+//
+// Macros: VECTORS per thread, and RESIDENT threads per multiprocessor.
+#pragma once
+
+#include "grid_barrier.cuh"
+#include "row_kernels.cuh"
+
+constexpr int MULTIPROCESSORS = 192;  // the most that there may be
+constexpr int EACH = VECTORS * WIDTH;  // columns of a thread
+
+// What a block sums up over its rows, for all columns: a row for each block.
+struct ColumnSums {
+    Accumulate of_block[static_cast<long long>(MULTIPROCESSORS) * RESIDENT * EACH];
+
+    template <bool ALIGNED>
+    __device__ void keep(const Share<VECTORS, ALIGNED>& share, const Accumulate (&sums)[EACH]) {
+        #pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            const int c = share.column(j / WIDTH, j % WIDTH);
+            if (c < share.columns) of_block[blockIdx.x * static_cast<long long>(share.columns) + c] = sums[j];
+        }
+    }
+
+    // Adds those of all blocks, after a barrier of the grid. A warp has every so-manieth block, a lane a
+    // column; the order is always the same.
+    __device__ void add(int columns, Output* to) const {
+        __shared__ Accumulate parts[WARP][WARP + 1];
+        const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+        for (int first = blockIdx.x * WARP; first < columns; first += gridDim.x * WARP) {
+            const int column = first + lane;
+            Accumulate sum = 0;
+            #pragma unroll 4
+            for (int b = warp; b < (column < columns ? gridDim.x : 0); b += warps) {
+                sum += __ldcg(&of_block[b * static_cast<long long>(columns) + column]);
+            }
+            parts[warp][lane] = sum;
+            __syncthreads();
+            if (warp == 0 && column < columns) {
+                for (int other = 1; other < warps; ++other) sum += parts[other][lane];
+                to[column] = narrow(sum);
+            }
+            __syncthreads();
+        }
+    }
+};
+
+__device__ ColumnSums weight_sums;
+
+// Operands; a norm that is not CENTERED has no mean.
+struct Norm {
+    long long rows, columns;
+    const Input *X, *DY, *W;
+    const Accumulate *MEAN, *RSTD;
+    Output* DX;
+};
+
+// The sums of two values over the block. `partials` must not be those of the call before.
+__device__ inline void reduce_two(Accumulate& a, Accumulate& b, Accumulate (&partials)[2][WARP]) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    a = reduce_warp<Sum>(a);
+    b = reduce_warp<Sum>(b);
+    if (lane == 0) {
+        partials[0][warp] = a;
+        partials[1][warp] = b;
+    }
+    __syncthreads();
+    const bool present = lane < blockDim.x / WARP;
+    a = reduce_warp<Sum>(present ? partials[0][lane] : Accumulate(0));
+    b = reduce_warp<Sum>(present ? partials[1][lane] : Accumulate(0));
+}
+
+// The gradients of every gridDim.x-th row. Adds dy·n to `weights` and, if CENTERED, dy to `biases`, where
+// n is the row after the norm.
+template <bool CENTERED, bool ALIGNED>
+__device__ void norm_gradients(const Share<VECTORS, ALIGNED>& share, const Norm& norm,
+                               Accumulate (&weights)[EACH], Accumulate (&biases)[EACH]) {
+    __shared__ Accumulate partials[2][2][WARP];
+    const Input zero = narrow(0);
+    uint4 w[VECTORS], x[VECTORS], dy[VECTORS];
+    const auto load = [&](long long row, uint4(&xs)[VECTORS], uint4(&dys)[VECTORS]) {
+        for (int k = 0; k < VECTORS; ++k) xs[k] = share.load(norm.X + row * norm.columns, k, zero);
+        for (int k = 0; k < VECTORS; ++k) dys[k] = share.load(norm.DY + row * norm.columns, k, zero);
+    };
+    for (int k = 0; k < VECTORS; ++k) w[k] = share.load(norm.W, k, zero);
+    load(blockIdx.x, x, dy);
+
+    bool odd = false;
+    for (long long row = blockIdx.x; row < norm.rows; row += gridDim.x) {
+        const Accumulate rstd = norm.RSTD[row], mean = CENTERED ? norm.MEAN[row] : Accumulate(0);
+        uint4 next_x[VECTORS], next_dy[VECTORS];
+        if (row + gridDim.x < norm.rows) load(row + gridDim.x, next_x, next_dy);
+
+        Accumulate along = 0, offset = 0;
+        #pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            const int k = j / WIDTH, i = j % WIDTH;
+            const Accumulate g = widen(unpack(dy[k]).element[i]);
+            const Accumulate product = g * ((widen(unpack(x[k]).element[i]) - mean) * rstd);
+            const Accumulate weight = widen(unpack(w[k]).element[i]);
+            weights[j] += product;
+            along += weight * product;
+            if constexpr (CENTERED) {
+                biases[j] += g;
+                offset += weight * g;
+            }
+        }
+        if constexpr (CENTERED) {
+            reduce_two(along, offset, partials[odd]);
+            offset /= norm.columns;
+        } else {
+            along = reduce_block<Sum>(along, partials[odd][0]);
+        }
+        along /= norm.columns;
+        odd = !odd;
+
+        #pragma unroll
+        for (int k = 0; k < VECTORS; ++k) {
+            keep_packed(x[k]);
+            keep_packed(dy[k]);
+            keep_packed(w[k]);
+            Vector out;
+            #pragma unroll
+            for (int i = 0; i < WIDTH; ++i) {
+                const Accumulate n = (widen(unpack(x[k]).element[i]) - mean) * rstd;
+                const Accumulate g = widen(unpack(w[k]).element[i]) * widen(unpack(dy[k]).element[i]);
+                out.element[i] = narrow(rstd * (g - offset - n * along));
+            }
+            share.store(norm.DX + row * norm.columns, k, out);
+        }
+        for (int k = 0; k < VECTORS; ++k) {
+            x[k] = next_x[k];
+            dy[k] = next_dy[k];
+        }
+    }
+}
