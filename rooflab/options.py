@@ -301,7 +301,7 @@ class OfSweep(BaseModel):
         le=4096,
     )
     config: ClassVar[str] = option(
-        "default", "quick, default, full, memory, llm, cutlass, or a TOML file."
+        "default", "quick, default, full, memory, llm, layers, cutlass, or a TOML file."
     )
     seed: int = option(0, "Seed of the inputs and of the kernels' order.", ge=0, lt=2**63)
     fill: Literal["uniform", "normal", "zeros", "ints"] = option(
