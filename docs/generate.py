@@ -313,17 +313,14 @@ def layers() -> str:
     pairs: dict[tuple[str, str, str], list[Measurement]] = {}
     links = []
     for run in sorted(committed(), key=lambda run: run.manifest.created):
-        rows = [row for row in run.ok if row.problem.workload in LAYERS]
-        problems = dict.fromkeys(
-            (p.workload, p.precision, p.size) for p in (r.problem for r in rows)
-        )
-        for at in problems:
-            same = [
-                r for r in rows if at == (r.problem.workload, r.problem.precision, r.problem.size)
-            ]
-            theirs = [row for row in same if row.kernel.startswith("torch")]
-            ours = [row for row in same if row not in theirs]
-            if ours and theirs:
+        by_problem: dict[tuple[str, str, str], list[Measurement]] = defaultdict(list)
+        for row in run.ok:
+            one = row.problem
+            by_problem[one.workload, one.precision, one.size].append(row)
+        for at, rows in by_problem.items():
+            theirs = [row for row in rows if row.kernel.startswith("torch")]
+            ours = [row for row in rows if row not in theirs]
+            if at[0] in LAYERS and ours and theirs:
                 pairs[at] = [min(ours, key=time_of), min(theirs, key=time_of)]
                 links.append(origin(run))
     titles = ["workload", "shape", "ours", "µs", "% of the roof", "PyTorch's", "µs", "ratio"]
