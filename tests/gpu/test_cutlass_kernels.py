@@ -56,7 +56,7 @@ def cases(name: str, kernel: Kernel) -> list[tuple[str, str, str]]:
 
 
 def representatives(name: str, kernel: Kernel) -> Iterator[tuple[str, str, list[Variant]]]:
-    """Variants that share a compilation, until every value of every macro was there once.
+    """Variants that share a compilation, few of them, until every value of every macro was there.
 
     All others are verified wherever they are used, as every kernel is.
     """
@@ -64,11 +64,12 @@ def representatives(name: str, kernel: Kernel) -> Iterator[tuple[str, str, list[
     assert kernel.source
     for choice in cuda_file.read_file(kernel.source).header.all_variants:
         together[frozenset(choice.macros.items())].append(named[choice.title])
-    seen: set[tuple[str, int | str]] = set()
-    for macros, variants in together.items():
-        if macros - seen:
-            seen |= macros
-            yield name, next(p for p in kernel.precisions if takes(variants[0], p)), variants
+    missing = set().union(*together)
+    while missing:
+        macros = max(together, key=lambda macros: len(macros & missing))
+        missing -= macros
+        variants = together[macros]
+        yield name, next(p for p in kernel.precisions if takes(variants[0], p)), variants
 
 
 CASES = [case for name, kernel in KERNELS.items() for case in cases(name, kernel)]
