@@ -13,6 +13,7 @@ __device__ inline void grid_barrier() {
         const unsigned passed = read_flag(&barriers_passed);
         // Counts up to gridDim.x - 1 and then returns to 0, ready for the next barrier.
         if (atomicInc(&blocks_arrived, gridDim.x - 1) == gridDim.x - 1) {
+            __threadfence();  // what the others wrote before they arrived
             write_flag(&barriers_passed, passed + 1);
         } else {
             while (read_flag(&barriers_passed) == passed) {}
