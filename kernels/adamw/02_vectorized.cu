@@ -21,7 +21,7 @@ what is updated in place must not take the read-only path (ld.global.nc).
 Traffic: as `naive`, the least possible: 28 bytes per parameter in FP32, 22 with parameters in BF16.
 
 In flight: four loads, 48 bytes per thread in BF16 and 64 in FP32. 32 to 46 registers allow 1,280 threads and
-more: 80 KB or more per multiprocessor; 15 KB hide the latency. A root and a quotient are some 40
+more: 80 KB or more per multiprocessor; 15 KB hide the latency. Root, quotient and the rest are some 50
 instructions per element, a third of what a multiprocessor can issue.
 
 Expect 4.1 TB/s on an H200, of 4.8, in all precisions: 0 to 10 % above `naive`, which has as many loads in

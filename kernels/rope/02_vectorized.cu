@@ -19,10 +19,10 @@ bytes as X and Y together if each head loads them: then L2 delivers as much agai
 HEADS = 4 it is a quarter of that.
 
 Limits: none. Half a head that is no multiple of 16 bytes takes the widest accesses that divide it, in
-several passes. If HEADS does not divide the heads, a thread of the last ones loads the last one again.
+several passes. If HEADS does not divide the heads, a thread of the last ones loads the first one again.
 
-In flight: 2 loads of 16 bytes per head and thread. 36 to 80 registers allow 768 to 1,536 threads: 48 KB to
-128 KB per multiprocessor; 11 KB hide the latency.
+In flight: 2 loads of 16 bytes per head and thread. 36 to 92 registers allow 512 to 1,536 threads, 48 KB or
+more per multiprocessor; 11 KB hide the latency.
 
 Expect 3.9 to 4.1 TB/s on an H200, of 4.8, in all precisions, with HEADS = 2 or 4; with 1 slightly less. In
 `copy` more vectors per thread are slower; here the loads of angles that they save should outweigh that.
@@ -30,18 +30,18 @@ Expect 3.9 to 4.1 TB/s on an H200, of 4.8, in all precisions, with HEADS = 2 or 
 
 #include "vector.cuh"
 
-// Turns COUNT neighbouring pairs of HEADS heads by the same angles.
+// Turns COUNT neighbouring pairs by the same angles, of HEADS heads or as many as there are.
 template <int COUNT>
-__device__ inline void turn(long long heads, long long stride, long long half, const Input* x,
+__device__ inline void turn(int heads, long long stride, long long half, const Input* x,
                             const Input* cosines, const Input* sines, Output* y) {
     // All loads come before the first product, so that all are in flight together.
-    const Vector<COUNT> cosine = load<COUNT>(cosines), sine = load<COUNT>(sines);
     Vector<COUNT> first[HEADS], second[HEADS];
     for (int h = 0; h < HEADS; ++h) {
-        const Input* from = x + min(static_cast<long long>(h), heads - 1) * stride;
+        const Input* from = x + (h < heads ? h * stride : 0);
         first[h] = load_streaming<COUNT>(from);
         second[h] = load_streaming<COUNT>(from + half);
     }
+    const Vector<COUNT> cosine = load<COUNT>(cosines), sine = load<COUNT>(sines);
     for (int h = 0; h < HEADS; ++h) {
         for (int i = 0; i < COUNT; ++i) {
             const Accumulate a = widen(first[h].element[i]), b = widen(second[h].element[i]);
@@ -49,9 +49,12 @@ __device__ inline void turn(long long heads, long long stride, long long half, c
             first[h].element[i] = narrow(a * c - b * s);
             second[h].element[i] = narrow(b * c + a * s);
         }
-        if (h >= heads) return;
-        store_streaming<COUNT>(y + h * stride, first[h]);
-        store_streaming<COUNT>(y + h * stride + half, second[h]);
+    }
+    for (int h = 0; h < HEADS; ++h) {
+        if (h < heads) {
+            store_streaming<COUNT>(y + h * stride, first[h]);
+            store_streaming<COUNT>(y + h * stride + half, second[h]);
+        }
     }
 }
 
@@ -71,7 +74,8 @@ __device__ inline void turn_all(long long heads, long long tokens, long long hal
         const long long group = i / vectors, angle = (i - group * vectors) * COUNT;
         const long long token = angle / half, head = group * HEADS;
         const long long place = head * stride + token * half + angle;  // token * 2 * half + the pair
-        turn<COUNT>(heads - head, stride, half, X + place, cosines + angle, sines + angle, Y + place);
+        const int present = static_cast<int>(min(heads - head, static_cast<long long>(HEADS)));
+        turn<COUNT>(present, stride, half, X + place, cosines + angle, sines + angle, Y + place);
     }
 }
 

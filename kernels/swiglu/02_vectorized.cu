@@ -19,8 +19,8 @@ Traffic: each operand crosses the memory bus once, the least possible.
 In flight: two loads of 16 bytes per thread. 28 registers allow 2,048 threads and 64 KB per multiprocessor
 in every precision; 15 KB hide the latency of 2.8 TB/s of loads.
 
-Computing: at the roof a multiprocessor has three elements of BF16 per clock, of some 20 instructions each:
-half of what it can issue. Of FP64 it has less than one, of some 40 instructions: FP64 is the closest to
+Computing: at the roof a multiprocessor has three elements of BF16 per clock, of some 26 instructions each:
+half of what it can issue. Of FP64 it has less than one, of some 60 instructions: FP64 is the closest to
 being limited by them.
 
 Expect 4.1 TB/s on an H200, of 4.8, in FP32, FP16 and BF16, and 3.8 to 4.1 in FP64. Several vectors per
