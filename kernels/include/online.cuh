@@ -52,4 +52,12 @@ struct Online {
         largest = reduce_block<Maximum>(own, maxima);
         sum = reduce_block<Sum>(sum * exponential(own - largest), sums);
     }
+
+    // Those of COUNT blocks take the place of this block's.
+    template <int COUNT>
+    __device__ void combine_blocks(const Accumulate (&maxima)[COUNT], const Accumulate (&sums)[COUNT]) {
+        for (int block = 0; block < COUNT; ++block) largest = max(largest, maxima[block]);
+        sum = 0;
+        for (int block = 0; block < COUNT; ++block) sum += sums[block] * exponential(maxima[block] - largest);
+    }
 };
