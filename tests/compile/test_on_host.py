@@ -420,7 +420,7 @@ BY_VECTORS = {
 @pytest.mark.parametrize("number", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workload", BY_VECTORS)
 def test_accesses_of_16_bytes_are_right(workload: str, number: int, tmp_path: Path) -> None:
-    check_variant("vectors", workload, number, MEMORY, tmp_path, BY_VECTORS[workload])
+    check_variant("vectorized", workload, number, MEMORY, tmp_path, BY_VECTORS[workload])
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -1,6 +1,6 @@
 /*
 title = "16 bytes per access"
-entry = "vectors"
+entry = "vectorized"
 workload = "embedding"
 rung = 2
 precisions = ["fp64", "fp32", "fp16", "bf16"]
@@ -25,7 +25,7 @@ Expect 3.6 to 4.0 TB/s on an H200, of 4.8, in every precision: the rate of `copy
 constexpr int EACH = 4;
 
 extern "C" __global__ void __launch_bounds__(256)
-vectors(long long tokens, long long columns, const int* ids, const Input* table, Output* Y) {
+vectorized(long long tokens, long long columns, const int* ids, const Input* table, Output* Y) {
     const long long token = blockIdx.x * (256LL / GROUP) + threadIdx.x / GROUP;
     if (token >= tokens) return;
     const Input* row = table + ids[token] * columns;

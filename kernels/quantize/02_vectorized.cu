@@ -1,6 +1,6 @@
 /*
 title = "16 bytes per load"
-entry = "vectors"
+entry = "vectorized"
 workload = "quantize"
 rung = 2
 precisions = ["fp32", "fp16", "bf16"]
@@ -73,7 +73,7 @@ __device__ void quantize(const Vector& vector, long long c, long long columns, b
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-vectors(long long rows, long long columns, Accumulate least, const Input* X, float* scales,
+vectorized(long long rows, long long columns, Accumulate least, const Input* X, float* scales,
         __nv_fp8_e4m3* Q) {
     constexpr int GROUPS = 256 / LANES;
     const long long of_row = (columns + BLOCK - 1) / BLOCK, blocks = rows * of_row;
