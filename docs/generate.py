@@ -305,38 +305,6 @@ def attention() -> str:
     return "\n\n".join([markdown(lines), *links])
 
 
-LAYERS = tomllib.loads((ROOT / "configs" / "layers.toml").read_text(encoding="utf-8"))["workloads"]
-
-
-def layers() -> str:
-    """Our fastest kernel between the products and PyTorch's, in the newest run of each problem."""
-    pairs: dict[tuple[str, str, str], list[Measurement]] = {}
-    links = []
-    for run in sorted(committed(), key=lambda run: run.manifest.created):
-        by_problem: dict[tuple[str, str, str], list[Measurement]] = defaultdict(list)
-        for row in run.ok:
-            one = row.problem
-            by_problem[one.workload, one.precision, one.size].append(row)
-        for at, rows in by_problem.items():
-            theirs = [row for row in rows if row.kernel.startswith("torch")]
-            ours = [row for row in rows if row not in theirs]
-            if at[0] in LAYERS and ours and theirs:
-                pairs[at] = [min(ours, key=time_of), min(theirs, key=time_of)]
-                links.append(origin(run))
-    titles = ["workload", "shape", "ours", "µs", "% of the roof", "PyTorch's", "µs", "ratio"]
-    lines = [titles, [":--", ":--", ":--", "--:", "--:", ":--", "--:", "--:"]]
-    for (workload, precision, shape), (own, other) in pairs.items():
-        line = [f"`{workload}` {PRECISIONS[precision].title}", shape, f"`{own.kernel}`"]
-        line += [digits(own.time_us, 3), digits(own.roof_percent, 2), f"`{other.kernel}`"]
-        lines.append([*line, digits(other.time_us, 3), f"{time_of(other) / time_of(own):.2f}"])
-    return "\n\n".join([markdown(lines), *dict.fromkeys(links)])
-
-
-def time_of(row: Measurement) -> float:
-    assert row.time_us
-    return row.time_us
-
-
 SOFTMAX = {
     "cunn_SoftMaxForward": ("`log_softmax`: for the maximum, the sum, the result", 2, 2, 2),
     "cunn_SoftMaxBackward": ("its gradient: for the sum, the result", 3, 1, 4),
@@ -619,7 +587,6 @@ def main() -> int:
             **{name: rungs(*part) for name, part in LADDERS.items()},
             "decode": decode(),
             "attention": attention(),
-            "layers": layers(),
             "bounds": bounds(),
             "larger_tile": larger_tile(),
             "early": early(),

@@ -114,8 +114,14 @@ class AdamW(Problem):
         return self.precision.rounding(16)
 
     def tolerance_of(self, operand: Operand) -> float:
-        """Moments are as exact as sums, whatever parameters are stored as."""
-        return self.tolerance if operand.name == "p" else 16 * self.precision.accumulate.epsilon
+        """Moments are as exact as sums, whatever parameters are stored as.
+
+        But 1 - β is as exact as β in the type of sums, if that is rounded first, as in PyTorch.
+        """
+        if operand.name == "p":
+            return self.tolerance
+        kept = {"m": self.beta1, "v": self.beta2}.get(operand.name, 0.0)
+        return self.precision.accumulate.epsilon * (16 + kept / 2 / (1 - kept))
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
         """Every element, some at a time."""

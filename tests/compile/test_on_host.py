@@ -408,7 +408,14 @@ def test_layers_are_right(workload: str, precision: str, tmp_path: Path) -> None
         assert run_plain(program, file, choice, problem).reason == ""
 
 
-BY_VECTORS = {
+BY_VECTORS: dict[str, list[dict[str, Any]]] = {
+    "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}, {"rows": 2, "columns": 2056}],
+    "rope": [
+        {"tokens": 1, "heads": 1, "head_size": 2},
+        {"tokens": 7, "heads": 3, "batch": 2},
+        {"tokens": 5, "heads": 2, "head_size": 24},
+    ],
+    "adamw": [{"elements": 1}, {"elements": 300, "step": 1}, {"elements": 4099}],
     "embedding": [
         {"tokens": 1, "words": 1, "columns": 1},
         *({"tokens": 37, "words": 5, "columns": n} for n in (72, 300, 1040)),
@@ -417,10 +424,20 @@ BY_VECTORS = {
 }
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("workload", BY_VECTORS)
+OF_16_BYTES = [
+    *((workload, 0) for workload in BY_VECTORS),
+    *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("rope", "embedding", "quantize")),
+]
+
+
+@pytest.mark.parametrize(("workload", "number"), OF_16_BYTES)
 def test_accesses_of_16_bytes_are_right(workload: str, number: int, tmp_path: Path) -> None:
     check_variant("vectorized", workload, number, MEMORY, tmp_path, BY_VECTORS[workload])
+
+
+def test_a_softmax_in_one_pass_is_right(tmp_path: Path) -> None:
+    shapes = [{"rows": r, "columns": n} for r, n in ((1, 1), (3, 300), (2, 4099))]
+    check_variant("online", "cross_entropy", 0, MEMORY, tmp_path, shapes)
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])

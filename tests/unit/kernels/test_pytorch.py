@@ -138,7 +138,7 @@ class Torch:
     def __init__(self) -> None:
         self.stream = ""
         self.backend = ""
-        self.compiled = 0
+        self.compiled: list[Any] = []
         self.masks: list[str] = []
 
     def attend(
@@ -252,7 +252,7 @@ class Torch:
 
     def compile(self, function: Any, dynamic: bool) -> Any:
         assert not dynamic
-        self.compiled += 1
+        self.compiled.append(function)
         return function
 
     def on(self, stream: str) -> Queue:
@@ -410,7 +410,9 @@ def test_every_layer_is_what_its_workload_says(torch: Torch, one: Kernel) -> Non
     for precision in one.precisions:
         operands = launched(one, build(one.workload, precision, SHAPES[one.workload]))
         assert verify(fake.FakeDevice(), operands, 0).reason == ""
-    assert torch.compiled == ("compiled" in one.name) * len(one.precisions)
+    assert len(torch.compiled) == ("compiled" in one.name) * len(one.precisions)
+    codes = {id(function.__code__) for function in torch.compiled}
+    assert len(codes) == len(torch.compiled), "of one code, torch.compile compiles eight versions"
 
 
 def test_what_tensor_core_kernels_cannot_take_is_told() -> None:

@@ -27,6 +27,7 @@ from rooflab.model.encoding import E4M3, decode, encode
 from rooflab.model.precision import FP32, PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, catalogue, rows
+from rooflab.workloads.optimizers import AdamW
 
 DEVICE = fake.FakeDevice()
 TIMING = Timing(warmup_s=0, warmup_launches=1, min_rounds=3, max_rounds=3, batch_us=0)
@@ -558,6 +559,18 @@ def test_moments_in_half_precision_are_found_beside_parameters_in_it(name: str) 
     operands = computed(build("adamw", "bf16", {"elements": 1000}))
     assert verify(DEVICE, operands, 0).reason == ""
     operands[name].view(np.uint32)[:] &= np.uint32(0xFFFF0000)
+    assert verify(DEVICE, operands, 0).reason.startswith("relative error")
+
+
+def test_shares_of_adamw_may_be_rounded_before_they_are_subtracted() -> None:
+    """As PyTorch does, in FP32."""
+    problem = build("adamw", "fp32", {"elements": 1000})
+    assert isinstance(problem, AdamW)
+    operands = computed(problem)
+    rest = 1 - float(np.float32(problem.beta2))
+    operands["v"][:] *= np.float32(rest / problem.rest2)
+    assert verify(DEVICE, operands, 0).reason == ""
+    operands["v"][:] *= np.float32(1 + 1e-4)
     assert verify(DEVICE, operands, 0).reason.startswith("relative error")
 
 
