@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 PICTURES: Final = (".png", ".svg", ".pdf")
 
+LINKS: Final = (1e-3, 1e6)
+"""Rates of links that are taken, GB/s."""
+
+MOST_PANELS: Final = 16
+"""Panels for which a figure has room."""
+
 
 @app.command("model")
 def model_command(
@@ -87,9 +93,13 @@ def model_command(
     from rooflab.llm.config import read
 
     _check(out, link)
+    if problems and (as_json or out is not None):
+        raise UsageError("--problems prints commands: leave out --json and --out")
     model = read(config)
-    lengths = (parse_sizes(prompt or context), parse_sizes(context))
-    steps = _steps(lengths, parse_sizes(batch), listed(precision), tensor_parallel, separate)
+    lengths = (_sizes(prompt or context), _sizes(context))
+    steps = _steps(lengths, _sizes(batch), listed(precision), tensor_parallel, separate)
+    if out is not None:
+        _check_panels(steps)
     if problems:
         _print_problems(model, steps)
         return
@@ -103,12 +113,31 @@ def model_command(
 
 
 def _check(out: str | None, link: float | None) -> None:
-    if out:
+    if out is not None:
         if Path(out).suffix not in (*PICTURES, ".json"):
-            raise UsageError(f"--out {out[:200]}: name a {', '.join(PICTURES)} or .json file")
+            raise UsageError(f"--out {out[:200]!r}: name a {', '.join(PICTURES)} or .json file")
         refuse_unwritable(out)
-    if link is not None and not 0 < link < 1e6:
-        raise UsageError(f"--link {link:g}: give more than 0 GB/s")
+        refuse_unwritable(str(_picture(Path(out))))
+    if link is not None and not LINKS[0] <= link <= LINKS[1]:
+        raise UsageError(f"--link {link:g}: give {LINKS[0]:g} to {LINKS[1]:g} GB/s")
+
+
+def _check_panels(steps: list[ModelStep]) -> None:
+    panels = {(step.precision, step.context) for step in steps if step.phase == "decode"}
+    if len(panels) > MOST_PANELS:
+        raise UsageError(
+            f"--out: a figure has room for {MOST_PANELS} panels, these are {len(panels)}: give "
+            "fewer of --context and --precision"
+        )
+
+
+def _picture(out: Path) -> Path:
+    return out.with_suffix(".png") if out.suffix == ".json" else out
+
+
+def _sizes(given: list[str]) -> list[int]:
+    """Each once."""
+    return list(dict.fromkeys(parse_sizes(given)))
 
 
 def _steps(
@@ -121,15 +150,22 @@ def _steps(
     """All prefills, then all decodes, by precision and context."""
     from rooflab.llm.operators import KNOWN, PHASES, ModelStep
     from rooflab.model.precision import PRECISIONS, precision_name
+    from rooflab.model.problem import MAX_EXTENT
 
     names = list(dict.fromkeys(map(precision_name, precisions)))
     if unknown := [name for name in names if name not in KNOWN]:
         raise UsageError(f"--precision {unknown[0][:40]!r}: choose from {', '.join(KNOWN)}")
-    return [
+    steps = [
         ModelStep(phase, batch, length, PRECISIONS[name], gpus, separate)
         for phase, some in zip(PHASES, lengths, strict=True)
         for name, length, batch in product(names, some, batches)
     ]
+    longest = max(steps, key=lambda step: step.tokens)
+    if longest.tokens > MAX_EXTENT:
+        sizes = f"batch {longest.batch} times prompt {longest.context}"
+        sizes = sizes if longest.phase == "prefill" else f"batch {longest.batch}"
+        raise UsageError(f"{sizes} are more than {MAX_EXTENT} tokens in a step: give fewer")
+    return steps
 
 
 def _runs(paths: list[Path]) -> list[Run]:
@@ -152,11 +188,15 @@ def _stacks(runs: list[Run], names: list[str]) -> dict[str, Rows]:
 
     if names and not runs:
         raise UsageError("--stack chooses among measured kernels: give them by --with RUN")
+    names = list(dict.fromkeys(names))
+    if "" in names or BEST in names:
+        raise UsageError(f"--stack: {BEST!r} are all kernels; give names, such as torch,cublas")
     rows = [row for run in runs for row in run.ok]
     found = {BEST: fastest(rows)} if runs else {}
+    stack = ",".join(names)
     if names and not (chosen := fastest(rows, names)):
-        raise UsageError(f"--stack {','.join(names)[:80]}: no row of the runs is of it")
-    return found | ({names[0]: chosen} if names else {})
+        raise UsageError(f"--stack {stack[:80]}: no row of the runs is of it")
+    return found | ({stack: chosen} if names else {})
 
 
 def _machine(facts: Path | None, runs: list[Run], device: str, link: float | None) -> Machine:
@@ -181,14 +221,21 @@ def _machine(facts: Path | None, runs: list[Run], device: str, link: float | Non
 def _estimates(
     model: LanguageModel, steps: list[ModelStep], machine: Machine, stacks: dict[str, Rows]
 ) -> list[Estimate]:
-    from rooflab.llm.estimate import estimate
+    from rooflab.llm.estimate import BEST, estimate
 
     for note in model.notes:
         console.note(f"{model.name}: {note}")
     longest = max(step.context for step in steps)
     if model.longest and longest > model.longest:
         console.warn(f"{model.name} was made for {model.longest} tokens, not for {longest}")
-    return [estimate(model, step, machine, stacks) for step in steps]
+    found = [estimate(model, step, machine, stacks) for step in steps]
+    for name in stacks:
+        if not any(one.measured(name) for one in found):
+            raise UsageError(
+                f"--with: no row of {'the runs' if name == BEST else name[:80]} is of an operator "
+                "here: measure the sweeps of --problems, or give other sizes"
+            )
+    return found
 
 
 def _print_problems(model: LanguageModel, steps: list[ModelStep]) -> None:
@@ -236,10 +283,9 @@ def _write(
     from rooflab.figures.style import styled
     from rooflab.report.llm import to_json
 
-    picture = path
+    picture = _picture(path)
     if path.suffix == ".json":
         write_text(str(path), to_json(model, found, machine, stacks))
-        picture = path.with_suffix(".png")
     with styled(style):
         figure = drawing.draw(tokens.make(model, found, machine, stacks))
     save(figure, picture)

@@ -48,7 +48,7 @@ def make(
     body = max(one.cell.top + one.cell.height for one in panels) + 0.5
     title = f"{machine.name} — {of.name}: tokens per second by batch"
     return model.Page(
-        title, legend, panels, _notes(of, decodes, stacks), body, page_width(len(panels))
+        title, legend, panels, _notes(of, decodes, stacks, machine), body, page_width(len(panels))
     )
 
 
@@ -66,8 +66,14 @@ def _panel_of(one: Estimate) -> tuple[object, ...]:
     return one.step.precision, one.step.context
 
 
-def _notes(of: LanguageModel, estimates: Sequence[Estimate], stacks: Sequence[str]) -> list[str]:
+def _notes(
+    of: LanguageModel, estimates: Sequence[Estimate], stacks: Sequence[str], machine: Machine
+) -> list[str]:
     step, notes = estimates[0].step, []
+    if not any(one.fits for one in estimates):
+        least = min(one.needs for one in estimates)
+        room = scaled(machine.memory or 0)
+        notes.append(f"No batch here fits in {room}B: the smallest needs {scaled(least)}B.")
     if step.gpus > 1:
         notes.append(f"{step.gpus} GPUs: modelled, one operator after the other.")
     if of.experts:
@@ -167,7 +173,7 @@ def _marks(
     found: dict[str, list[model.Point]] = {}
     for one in sorted(group, key=lambda one: one.step.batch):
         for name in styles:
-            if name == ROOF or len(one.unmeasured(name)) < len(one.operators):
+            if name == ROOF or one.measured(name):
                 us = one.roof_us if name == ROOF else one.us(name)
                 found.setdefault(name, []).append((float(one.step.batch), one.tokens_per_s(us)))
     return found

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rooflab.errors import UsageError
+from rooflab.errors import RunError, UsageError
 from rooflab.files import configs_dir
-from rooflab.model.problem import MAX_EXTENT
 from rooflab.runs.manifest import read_object
+from rooflab.runs.text import clean
 from rooflab.workloads import near
+
+LARGEST: Final = 2**24
+"""The largest number of a configuration; larger values are taken for mistakes."""
+
+NAMED: Final = 12
+"""Unknown keys that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +111,50 @@ class Keys:
             self.missing.append(name)
             return 1
         least = 1 if default is None else min(1, default)
-        if type(found) is not int or not least <= found <= MAX_EXTENT:
+        if type(found) is not int or not least <= found <= LARGEST:
             raise UsageError(
-                f"{name} = {str(found)[:40]!r} is not a whole number of {least} or more"
+                f"{name} = {_shown(found)} is not a whole number from {least} to {LARGEST}"
             )
         return found
 
-    def several(self, name: str) -> list[Any]:
-        """A list, empty by default."""
+    def several(self, name: str, kind: type) -> list[Any]:
+        """A list of values of one kind, empty by default."""
         found = self.value(name, [])
-        if not isinstance(found, list):
-            raise UsageError(f"{name} = {str(found)[:40]!r} is not a list")
+        if not isinstance(found, list) or not all(type(one) is kind for one in found):
+            what = {int: "whole numbers", str: "names"}[kind]
+            raise UsageError(f"{name} = {_shown(found)} is not a list of {what}")
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Whether it is true."""
         found = self.value(name, default)
         if not isinstance(found, bool):
-            raise UsageError(f"{name} = {str(found)[:40]!r} is neither true nor false")
+            raise UsageError(f"{name} = {_shown(found)} is neither true nor false")
         return found
+
+    def has(self, name: str) -> bool:
+        """Whether the key is there, be it null."""
+        return name in self._content
+
+
+def _shown(value: Any) -> str:
+    """A value as it is in the file, of some length at most."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _grouped(
-    keys: Keys, *, bias: bool | None = None, norms: bool = False, size: int | None = None
+    keys: Keys,
+    *,
+    bias: bool | None = None,
+    norms: bool = False,
+    size: int | None = None,
+    shared: bool = True,
 ) -> Grouped:
-    """``bias`` None: a key says it; ``size`` is the default of a head's."""
+    """``bias`` None: a key says it; ``size`` is the default of a head's.
+
+    Without ``shared`` each head of queries has its own of keys, unless a key says otherwise.
+    """
     heads, hidden = keys.count("num_attention_heads"), keys.count("hidden_size")
     size = keys.count("head_dim", size or hidden // heads or 1)
     if keys.value("head_dim") is None and hidden % heads and not keys.missing:
@@ -137,7 +163,13 @@ def _grouped(
             "give head_dim"
         )
     both = keys.flag("attention_bias") if bias is None else False
-    kv_heads = keys.count("num_key_value_heads", heads)
+    kv_heads = keys.count("num_key_value_heads", None if shared else heads)
+    if heads % kv_heads and not keys.missing:
+        raise UsageError(
+            f"num_attention_heads = {heads} is not a multiple of num_key_value_heads = {kv_heads}"
+        )
+    if size % 2 and not keys.missing:
+        raise UsageError(f"a head has {size} numbers, which have no halves: give an even head_dim")
     return Grouped(heads, kv_heads, size, bool(bias) or both, both, norms)
 
 
@@ -146,11 +178,14 @@ def _latent(keys: Keys) -> Latent:
         keys.value(name)  # they follow from the others
     if keys.flag("attention_bias"):
         raise UsageError("attention_bias = true is not known of latent attention")
+    rope = keys.count("qk_rope_head_dim")
+    if rope % 2 and not keys.missing:
+        raise UsageError(f"qk_rope_head_dim = {rope} has no halves: give an even number")
     return Latent(
         keys.count("num_attention_heads"),
         keys.count("q_lora_rank", 0),
         keys.count("kv_lora_rank"),
-        keys.count("qk_rope_head_dim"),
+        rope,
         keys.count("qk_nope_head_dim"),
         keys.count("v_head_dim"),
     )
@@ -168,7 +203,7 @@ def _mixtral(keys: Keys) -> Sparse:
 
 def _qwen3_moe(keys: Keys) -> Sparse:
     count, chosen = keys.count("num_experts"), keys.count("num_experts_per_tok")
-    step, dense = keys.count("decoder_sparse_step", 1), keys.several("mlp_only_layers")
+    step, dense = keys.count("decoder_sparse_step", 1), set(keys.several("mlp_only_layers", int))
     layers = range(keys.count("num_hidden_layers"))
     experts = Experts(count, chosen, keys.count("moe_intermediate_size"))
     return experts, sum(i not in dense and (i + 1) % step == 0 for i in layers)
@@ -190,7 +225,7 @@ def _dense(_keys: Keys) -> Sparse:
 
 
 FAMILIES: Final[dict[str, tuple[Callable[[Keys], Grouped | Latent], Callable[[Keys], Sparse]]]] = {
-    "llama": (_grouped, _dense),
+    "llama": (partial(_grouped, shared=False), _dense),
     "mistral": (partial(_grouped, bias=False), _dense),
     "mixtral": (partial(_grouped, bias=False), _mixtral),
     "qwen2": (partial(_grouped, bias=True), _dense),
@@ -238,27 +273,42 @@ def read(given: str) -> LanguageModel:
 
     Raises ``UsageError`` or ``RunError``, one line each.
     """
-    path = Path(given)
-    if path.is_dir():
-        path /= "config.json"
-    if not path.exists() and path.suffix != ".json":
-        if given not in shipped():
-            raise UsageError(f"no configuration {given[:80]!r}: {near(given, shipped())}")
-        path = configs_dir() / "models" / f"{given}.json"
+    path = _path(given)
     name = path.parent.resolve().name if path.name == "config.json" else path.stem
     try:
-        return parse(name, read_object(path, "a configuration of a model"))
+        return parse(clean(name), read_object(path, "a configuration of a model"))
+    except RunError as error:
+        raise UsageError(f"{error}: give a model's config.json") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+
+
+def _path(given: str) -> Path:
+    """The file of a configuration: as it is given, in the folder, or the shipped one."""
+    path = Path(given)
+    try:
+        found = next((one for one in (path / "config.json", path) if one.exists()), None)
+    except (OSError, ValueError):  # no name of a file
+        found = None
+    if found and not found.is_dir():
+        return found
+    if given in shipped():
+        return configs_dir() / "models" / f"{given}.json"
+    shown = repr(given[:80])
+    if given and found:
+        raise UsageError(f"the folder {shown} has no config.json: {near(given, shipped())}")
+    raise UsageError(f"no configuration {shown}: {near(given, shipped())}, or give a config.json")
 
 
 def parse(name: str, content: Mapping[str, Any]) -> LanguageModel:
     """The model of a configuration; raises ``UsageError``."""
     family = content.get("model_type")
-    if family not in FAMILIES:
-        what = (
-            f"model_type {str(family)[:40]!r} is not known" if family else "model_type is missing"
-        )
+    if not isinstance(family, str) or family not in FAMILIES:
+        known = family is None or family == ""
+        what = "model_type is missing" if known else f"model_type {_shown(family)} is not known"
+        inner = content.get("text_config")
+        if isinstance(inner, Mapping) and "model_type" in inner:
+            raise UsageError(f"{what}: give its text_config as a file of its own")
         raise UsageError(f"{what}: there are {', '.join(FAMILIES)}")
     keys = Keys(content)
     read_attention, read_experts = FAMILIES[family]
@@ -272,16 +322,18 @@ def parse(name: str, content: Mapping[str, Any]) -> LanguageModel:
         vocabulary=keys.count("vocab_size"),
         attention=attention,
         tied=keys.flag("tie_word_embeddings"),
-        bias=keys.flag("mlp_bias"),
+        bias=family == "llama" and keys.flag("mlp_bias"),
         experts=experts,
         sparse=sparse,
         window=_window(keys, family),
         longest=keys.count("max_position_embeddings", 0) or None,
-        notes=tuple(_notes(keys)),
+        notes=tuple(_notes(keys, family)),
     )
     _refuse(keys, experts)
     if unknown := sorted(set(content) - keys.asked - IDLE):
-        told = f"unknown keys, taken to change nothing: {', '.join(unknown)}"
+        names = ", ".join(name[:40] for name in unknown[:NAMED])
+        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+        told = f"unknown keys, taken to change nothing: {names}{more}"
         return replace(model, notes=(*model.notes, told))
     return model
 
@@ -291,10 +343,13 @@ def _window(keys: Keys, family: str) -> int | None:
     return window if family in WINDOWS else None
 
 
-def _notes(keys: Keys) -> Iterable[str]:
+def _notes(keys: Keys, family: str) -> Iterable[str]:
     if quantised := keys.value("quantization_config"):
-        method = quantised.get("quant_method", "") if isinstance(quantised, Mapping) else ""
-        yield f"its weights are quantised ({method}): here they have the type of --precision"
+        method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
+        how = f" ({method[:40]})" if isinstance(method, str) and method else ""
+        yield f"its weights are quantised{how}: here they have the type of --precision"
+    if family == "mistral" and not keys.has("sliding_window"):  # not null, which is none
+        yield "sliding_window is missing: taken as none"
     if keys.count("num_nextn_predict_layers", 0):
         yield "layers that predict further tokens are left out"
 
@@ -307,10 +362,9 @@ def _refuse(keys: Keys, experts: Experts | None) -> None:
         raise UsageError(
             f"num_experts_per_tok = {experts.chosen} are more than all {experts.count}"
         )
-    if (activation := keys.value("hidden_act", "silu")) != "silu":
-        raise UsageError(f"hidden_act = {str(activation)[:40]!r} is not known: only silu")
+    if (activation := keys.value("hidden_act", "silu")) not in ("silu", "swish"):  # the same
+        raise UsageError(f"hidden_act = {_shown(activation)} is not known: only silu")
     if keys.flag("use_sliding_window"):
         raise UsageError("use_sliding_window = true is not known")
-    kinds = {str(kind) for kind in keys.several("layer_types")}
-    if other := kinds - {"full_attention"}:
+    if other := set(keys.several("layer_types", str)) - {"full_attention"}:
         raise UsageError(f"layer_types: {', '.join(sorted(other))[:80]} is not known")

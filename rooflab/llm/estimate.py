@@ -77,6 +77,10 @@ class Estimate:
         """The operators without a row: then ``us`` is a lower bound."""
         return [one for one in self.operators if one.us(stack) is None]
 
+    def measured(self, stack: str) -> bool:
+        """Whether an operator has a row."""
+        return len(self.unmeasured(stack)) < len(self.operators)
+
     def tokens_per_s(self, us: float) -> float:
         """Tokens of all sequences in a second, if a step takes so long."""
         return self.step.tokens * 1e6 / us

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final
 
 from rooflab.devices import registry as devices
+from rooflab.errors import RunError, UsageError
 from rooflab.measure.levels import roofs
 from rooflab.model.problem import PEER
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.runs.manifest import Manifest, load_manifest
 from rooflab.runs.store import MANIFEST
+
+GIVEN: Final = "as --link gives it"
+"""The formula of a ceiling that was not measured here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +29,23 @@ class Machine:
     def linked(self, bytes_per_s: float) -> Machine:
         """The same with links to other GPUs of this rate."""
         key = PEER.upper()
-        given = Ceiling("bandwidth", key, bytes_per_s, "measured", "as it was given")
+        given = Ceiling("bandwidth", key, bytes_per_s, "measured", GIVEN)
         others = (one for one in self.roofline.ceilings if one.key != key)
         return replace(self, roofline=replace(self.roofline, ceilings=(given, *others)))
 
 
 def of_manifest(manifest: Manifest) -> Machine:
     """The device of a run."""
-    memory = manifest.device.fact("memory_total")
-    known = float(memory) if isinstance(memory, int | float) else None
-    return Machine(manifest.device.name, manifest.roofline, known)
+    memory = _bytes(manifest.device.fact("memory_total"))
+    return Machine(manifest.device.name, manifest.roofline, memory)
 
 
 def of_files(path: Path) -> Machine:
-    """The device of a run's folder, or of its manifest alone; raises ``RunError``."""
-    return of_manifest(load_manifest(path / MANIFEST if path.is_dir() else path))
+    """The device of a run's folder, or of its manifest alone; raises ``UsageError``."""
+    try:
+        return of_manifest(load_manifest(path / MANIFEST if path.is_dir() else path))
+    except RunError as error:
+        raise UsageError(f"{error}: give a run's folder, or its {MANIFEST}") from None
 
 
 def here(device_id: str) -> Machine:
@@ -46,6 +53,9 @@ def here(device_id: str) -> Machine:
     device = devices.open_device(device_id)
     if device.measures_roofs:
         device.claim()
-    memory = device.fact("memory_total")
-    known = float(memory) if isinstance(memory, int | float) else None
-    return Machine(device.name, roofs(device), known)
+    memory = _bytes(device.fact("memory_total"))
+    return Machine(device.name, roofs(device), memory)
+
+
+def _bytes(fact: Any) -> float | None:
+    return float(fact) if type(fact) in (int, float) and fact > 0 else None

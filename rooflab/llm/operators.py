@@ -1,7 +1,8 @@
 """The operators of a step of a language model, each as a problem of a workload if there is one.
 
-Pure. With several GPUs they are those of one of them: heads, feed-forward layers, experts and the
-vocabulary are divided, what is between them is on each (Shoeybi et al., "Megatron-LM", 2019).
+Pure. With several GPUs they are those of one of them: heads, feed-forward layers, each expert and
+the head are divided, the embedding and what is between them is on each (Shoeybi et al.,
+"Megatron-LM", 2019).
 """
 
 from __future__ import annotations
@@ -98,7 +99,6 @@ def operators(model: LanguageModel, step: ModelStep) -> tuple[Operator, ...]:
 
 def _all(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     plain = step.between
-    table = 0 if model.tied else model.vocabulary * model.hidden
     rows = Embedding(
         tokens=step.tokens, words=model.vocabulary, columns=model.hidden, precision=plain
     )
@@ -113,7 +113,7 @@ def _all(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     yield from _norm(model, step)
     words = -(-model.vocabulary // step.gpus)
     head = _gemm(step.batch, words, model.hidden, plain)
-    yield Operator("head", head, 1, table // step.gpus)
+    yield Operator("head", head, 1, 0 if model.tied else words * model.hidden)
     if step.gpus > 1:
         logits = AllGather(elements=step.batch * words, gpus=step.gpus, precision=plain)
         yield Operator("all-gather", logits)

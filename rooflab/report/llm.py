@@ -21,9 +21,10 @@ from rooflab.llm.estimate import (
     token_bytes,
 )
 from rooflab.llm.formulas import Formula
-from rooflab.llm.machine import Machine
+from rooflab.llm.machine import GIVEN, Machine
 from rooflab.llm.operators import ModelStep
 from rooflab.model.problem import PEER, Problem
+from rooflab.model.roofline import Ceiling
 from rooflab.model.units import scaled
 from rooflab.report.fitting import FigureTable
 from rooflab.report.text import as_json, digits, share_text
@@ -57,8 +58,12 @@ def facts(model: LanguageModel, one: Estimate, machine: Machine) -> Iterator[str
     roofline, names = machine.roofline, (step.precision.name, step.between.name)
     found = [*map(roofline.compute, dict.fromkeys(names)), roofline.bandwidth()]
     found += [roofline.bandwidth(PEER)] if step.gpus > 1 else []
-    told = (f"{limit.key} {limit.amount} ({limit.provenance})" for limit in found if limit)
+    told = (f"{limit.key} {limit.amount} ({_source(limit)})" for limit in found if limit)
     yield f"{machine.name}: {', '.join(told)}"
+
+
+def _source(limit: Ceiling) -> str:
+    return "given" if limit.formula == GIVEN else limit.provenance
 
 
 def _counted(count: int) -> str:
@@ -74,13 +79,16 @@ def _counted(count: int) -> str:
 def tables(estimates: Sequence[Estimate], stacks: Sequence[str]) -> Iterator[Table]:
     """For each phase, precision and context a table of batches, and one of the operators.
 
-    That is of the largest batch that fits, or of the smallest one if none does.
+    That is of the largest batch that fits, or of the smallest one if none does; with measured rows
+    of the largest one that has some.
     """
     for title, group in groupby(estimates, key=lambda one: heading(one.step)):
         some = list(group)
         yield _batches(title, some, stacks)
         fitting = [one for one in some if one.fits]
-        shown = max(fitting, key=lambda one: one.step.batch, default=some[0])
+        measured = [one for one in fitting if any(map(one.measured, stacks))]
+        least = min(some, key=lambda one: one.step.batch)
+        shown = max(measured or fitting, key=lambda one: one.step.batch, default=least)
         yield _operators(f"{title}, batch {shown.step.batch}: operators", shown, stacks)
 
 
@@ -93,7 +101,7 @@ def _batches(title: str, some: Sequence[Estimate], stacks: Sequence[str]) -> Tab
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound", no_wrap=True)
     for stack in stacks:
-        table.add_column(f"{escape(stack)} ms", justify="right", no_wrap=True)
+        table.add_column(f"{escape(_first(stack))} ms", justify="right", no_wrap=True)
         table.add_column("tokens/s", justify="right", no_wrap=True)
     for one in some:
         cause, part = one.bound
@@ -104,6 +112,11 @@ def _batches(title: str, some: Sequence[Estimate], stacks: Sequence[str]) -> Tab
             cells += _speed(one, one.us(stack), least=bool(one.unmeasured(stack)))
         table.add_row(*cells)
     return table
+
+
+def _first(stack: str) -> str:
+    """The first name of a stack: the head of a column has no room for all."""
+    return stack.partition(",")[0]
 
 
 def _speed(one: Estimate, us: float, *, least: bool = False) -> tuple[str, str]:
@@ -121,7 +134,7 @@ def _operators(title: str, one: Estimate, stacks: Sequence[str]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound", no_wrap=True)
     for stack in stacks:
-        table.add_column(f"{escape(stack)} µs", justify="right", no_wrap=True)
+        table.add_column(f"{escape(_first(stack))} µs", justify="right", no_wrap=True)
         table.add_column("owes µs", justify="right", no_wrap=True)
     if stacks:
         table.add_column("kernel", overflow="fold")
@@ -184,11 +197,14 @@ def sentences(
     if estimates[0].step.gpus > 1:
         yield "several GPUs: modelled, one operator after the other, links at their roof"
     for stack in stacks:
+        if "," in stack:
+            yield f"{_first(stack)}: the fastest of {stack}"
         names = dict.fromkeys(
             each.operator.name for one in estimates for each in one.unmeasured(stack)
         )
         if names:
-            yield f"{stack} is a lower bound: {_some(list(names))} not measured, at the roof here"
+            missing = f"{_some(list(names))} not measured, at the roof here"
+            yield f"{_first(stack)} is a lower bound: {missing}"
 
 
 def _limits(model: LanguageModel, step: ModelStep, machine: Machine) -> str:
@@ -206,14 +222,15 @@ def _some(names: Sequence[str]) -> str:
 
 
 def too_large(estimates: Iterable[Estimate], machine: Machine) -> Iterator[str]:
-    """For each batch that does not fit: how much it needs."""
-    for one in estimates:
-        if not one.fits:
-            each = " on each GPU" if one.step.gpus > 1 else ""
-            yield (
-                f"{heading(one.step)}, batch {one.step.batch} does not fit: weights and cache need "
-                f"{scaled(one.needs)}B{each}, {machine.name} has {scaled(one.memory or 0)}B"
-            )
+    """How much the smallest batch of a table needs that does not fit; the table has the others."""
+    large = [one for one in estimates if not one.fits]
+    for title, group in groupby(large, key=lambda one: heading(one.step)):
+        one = min(group, key=lambda one: one.needs)
+        each = " on each GPU" if one.step.gpus > 1 else ""
+        yield (
+            f"{title}, batch {one.step.batch} does not fit: weights and cache need "
+            f"{scaled(one.needs)}B{each}, {machine.name} has {scaled(one.memory or 0)}B"
+        )
 
 
 # Sweeps ------------------------------------------------------------------------------------------

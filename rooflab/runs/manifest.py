@@ -146,10 +146,12 @@ def load_manifest(path: Path) -> Manifest:
 def read_object(path: Path, what: str) -> dict[str, Any]:
     """The cleaned content of a JSON file, which is ``what``; raises ``RunError``."""
     try:
-        if path.stat().st_size > MAX_BYTES:
+        with path.open("rb") as file:  # a device or a pipe does not say how much it has
+            read = file.read(MAX_BYTES + 1)
+        if len(read) > MAX_BYTES:
             raise RunError(f"{path}: not {what} (it is too large)")
         with told(path, what):
-            content = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_no_number)
+            content = json.loads(read.decode("utf-8-sig"), parse_constant=_no_number)
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from error
     if not isinstance(content, dict):

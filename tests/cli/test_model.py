@@ -75,6 +75,14 @@ def test_a_batch_that_does_not_fit_keeps_its_row_and_says_what_it_needs(rooflab:
     )
 
 
+def test_the_smallest_batch_that_does_not_fit_is_told_once(rooflab: Rooflab) -> None:
+    words = ("--device-facts", FACTS, "--batch", "1024,512,1024", "--prompt", "1")
+    code, out, err = rooflab("model", "llama-3.1-8b", *words)
+    assert code == 0 and joined(err).count("does not fit") == 1
+    assert "batch 512 does not fit: weights and cache need 153 GB" in joined(err)
+    assert joined(out).count(" 1024 291 GB no ") == 1
+
+
 def test_json_has_every_operator(rooflab: Rooflab) -> None:
     words = ("--device-facts", FACTS, "--batch", "8", "-p", "fp8", "--json")
     code, out, _ = rooflab("model", "llama-3.1-8b", *words)
@@ -101,7 +109,8 @@ def test_several_gpus_are_modelled_and_need_a_link(rooflab: Rooflab) -> None:
     code, out, err = rooflab(*words, "--device-facts", alone)
     assert (code, out) == (2, "")
     assert err == "error: no link between GPUs is known of NVIDIA H200: give --link GB/s"
-    assert rooflab(*words, "--device-facts", alone, "--link", "450")[0] == 0
+    code, out, _ = rooflab(*words, "--device-facts", alone, "--link", "450")
+    assert code == 0 and "PEER 450 GB/s (given)" in out
 
 
 @pytest.mark.parametrize(
@@ -111,17 +120,25 @@ def test_several_gpus_are_modelled_and_need_a_link(rooflab: Rooflab) -> None:
         (["llama-3.1-8b", "-p", "int32"], "choose from bf16, fp16, fp8, fp32"),
         (["llama-3.1-8b", "--batch", "0"], "0 is out of range"),
         (["llama-3.1-8b", "--stack", "torch"], "give them by --with RUN"),
-        (["llama-3.1-8b", "--link", "0"], "give more than 0 GB/s"),
+        (["llama-3.1-8b", "--batch", "2^31"], "batch 2147483648 times prompt 2048 are more than"),
+        (["llama-3.1-8b", "--with", str(FACTS), "--stack", "torch,"], "give names"),
+        (["llama-3.1-8b", "--with", str(FACTS), "--stack", "best"], "give names"),
+        (["llama-3.1-8b", "--link", "0"], "give 0.001 to 1e+06 GB/s"),
+        (["llama-3.1-8b", "--link", "nan"], "give 0.001 to 1e+06 GB/s"),
+        (["llama-3.1-8b", "-o", ""], "name a .png, .svg, .pdf or .json file"),
         (["llama-3.1-8b", "-o", "plan.txt"], "name a .png, .svg, .pdf or .json file"),
+        (["llama-3.1-8b", "-o", "a.png", "-c", "1:17:+1"], "has room for 16 panels, these are 17"),
+        (["llama-3.1-8b", "--problems", "--json"], "leave out --json and --out"),
         (["llama-3.1-8b", "-o", "no/plan.png"], "cannot write no/plan.png"),
         (["llama-3.1-8b", "--tensor-parallel", "3"], "32 heads cannot be divided among 3 GPUs"),
-        (["llama-3.1-8b", "--device-facts", "none"], "none: No such file"),
+        (["llama-3.1-8b", "--device-facts", "none"], "No such file or directory: give a run's"),
+        (["llama-3.1-8b", "--device-facts", "."], "manifest.json: No such file or directory"),
     ],
 )
 def test_an_error_is_one_line(rooflab: Rooflab, words: list[str], said: str) -> None:
     facts = [] if "--device-facts" in words else ["--device-facts", str(FACTS)]
     code, out, err = rooflab("model", *words, *facts)
-    assert code in (1, 2) and out == ""
+    assert code == 2 and out == ""
     assert err.startswith("error: ") and "\n" not in err
     assert said in err
 
@@ -129,9 +146,9 @@ def test_an_error_is_one_line(rooflab: Rooflab, words: list[str], said: str) -> 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "gpt2"}, "tiny.json: model_type 'gpt2' is not known: there are llama"),
+        ({"model_type": "gpt2"}, 'tiny.json: model_type "gpt2" is not known: there are llama'),
         ({"vocab_size": None}, "tiny.json: missing: vocab_size"),
-        ({"num_key_value_heads": 3}, "heads = 4 is not a multiple of kv_heads = 3"),
+        ({"num_key_value_heads": 3}, "heads = 4 is not a multiple of num_key_value_heads = 3"),
     ],
 )
 def test_a_wrong_configuration(
@@ -184,6 +201,8 @@ def test_measured_kernels(rooflab: Rooflab, tiny: Path) -> None:
     assert "…" not in out
     assert "Exact 1000: fp32 1 GFLOP/s (measured)" in out
     assert "best is a lower bound: embedding, norm, rope of queries and" in out
+    _, out, _ = rooflab(*words, "-b", "3", "--with", run)
+    assert "batch 2: operators" in out and "batch 3: operators" not in out  # 2 has rows
     content = json.loads(rooflab(*words, "--with", run, "--stack", "slow", "--json")[1])
     decode = content["steps"][1]
     (down,) = (one for one in decode["operators"] if one["name"] == "down")
@@ -191,6 +210,13 @@ def test_measured_kernels(rooflab: Rooflab, tiny: Path) -> None:
     assert kernels == {"best": "fast", "slow": "slow"}
     best, slow = (decode["stacks"][name] for name in ("best", "slow"))
     assert decode["roof_us"] < best["us"] < slow["us"]
+    _, out, _ = rooflab(*words, "--with", run, "--stack", "slow,torch")
+    assert "slow ms" in out and "slow: the fastest of slow,torch" in out
+    code, out, err = rooflab(*words[:4], "-b", "3", "-c", "5", "--with", run)
+    assert (code, out) == (2, "")
+    assert "no row of the runs is of an operator here: measure the sweeps of --problems" in joined(
+        err
+    )
     assert best["lower_bound"] and best["tokens_per_s"] == pytest.approx(2e6 / best["us"])
 
 
@@ -222,3 +248,7 @@ def test_files_beside_the_output(rooflab: Rooflab) -> None:
     assert Path("plan.png").is_file()
     assert json.loads(Path("plan.json").read_text())["device"] == "NVIDIA H200"
     assert out.startswith("llama-3.1-8b: ")
+    Path("other.png").mkdir()
+    code, out, err = rooflab(*words, "-o", "other.json")
+    assert (code, out) == (2, "") and "cannot write other.png: it is a folder" in err
+    assert not Path("other.json").exists()

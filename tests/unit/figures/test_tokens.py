@@ -67,6 +67,13 @@ def test_the_batches_that_were_asked_for_are_marked() -> None:
     assert all(high > low for (_, high), (_, low) in zip(roof.points, best.points, strict=True))
     assert [key.name for key in drawn.legend] == [tokens.ROOF, "best", "torch"]
     assert any("upper bounds" in note for note in drawn.notes)
+    assert not any("fits" in note for note in drawn.notes)
+
+
+def test_a_model_that_does_not_fit_is_told() -> None:
+    large = read("deepseek-v3")
+    drawn = tokens.make(large, [estimate(large, STEP, H200)], H200, [])
+    assert drawn.notes[0] == "No batch here fits in 150 GB: the smallest needs 1.34 TB."
 
 
 @pytest.mark.parametrize("style", THEMES)

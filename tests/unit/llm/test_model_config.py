@@ -51,8 +51,15 @@ def test_a_path_and_a_folder(tmp_path: Path) -> None:
 
 
 def test_an_unknown_family() -> None:
-    assert refused({"model_type": "gpt2"}).startswith("model_type 'gpt2' is not known: there are ")
+    assert refused({"model_type": "a"}).startswith('model_type "a" is not known: there are ')
     assert "model_type is missing" in refused({})
+    assert 'model_type ["llama"] is not known' in refused({"model_type": ["llama"]})
+
+
+def test_the_part_of_a_model_that_is_not_its_language() -> None:
+    given = {"model_type": "llava", "text_config": content("llama-3.1-8b")}
+    said = 'model_type "llava" is not known: give its text_config as a file of its own'
+    assert refused(given) == said
 
 
 def test_missing_keys_are_named() -> None:
@@ -60,20 +67,30 @@ def test_missing_keys_are_named() -> None:
     assert refused(given) == "missing: num_attention_heads, vocab_size"
     assert "kv_lora_rank" in refused(content("deepseek-v3", kv_lora_rank=None))
     assert "num_local_experts" in refused(content("mixtral-8x7b", num_local_experts=None))
+    assert "num_key_value_heads" in refused(content("mistral-7b", num_key_value_heads=None))
+    alone = parse("mine", content("llama-3.1-8b", num_key_value_heads=None)).attention
+    assert alone == Grouped(32, 32, 128)  # as in the first Llama
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not known"),
-        ({"hidden_size": "many"}, "hidden_size = 'many' is not a whole number of 1 or more"),
-        ({"hidden_size": True}, "hidden_size = 'True' is not"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers = '0' is not"),
+        ({"hidden_act": "gelu"}, 'hidden_act = "gelu" is not known'),
+        ({"hidden_size": "many"}, 'hidden_size = "many" is not a whole number from 1 to 16777216'),
+        ({"hidden_size": True}, "hidden_size = true is not"),
+        ({"hidden_size": 10**30}, "hidden_size = 1000000000000000000000000000000 is not"),
+        (
+            {"hidden_size": list(range(99))},
+            "hidden_size = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … is",
+        ),
+        ({"num_hidden_layers": 0}, "num_hidden_layers = 0 is not"),
+        ({"num_key_value_heads": 3}, "heads = 32 is not a multiple of num_key_value_heads = 3"),
+        ({"head_dim": 127}, "a head has 127 numbers, which have no halves: give an even head_dim"),
         ({"num_attention_heads": 30}, "not a multiple of num_attention_heads = 30: give head_dim"),
-        ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no' is neither true nor false"),
+        ({"tie_word_embeddings": "no"}, 'tie_word_embeddings = "no" is neither true nor false'),
         ({"use_sliding_window": True}, "use_sliding_window = true is not known"),
         ({"layer_types": ["full_attention", "chunked"]}, "layer_types: chunked is not known"),
-        ({"layer_types": 3}, "layer_types = '3' is not a list"),
+        ({"layer_types": 3}, "layer_types = 3 is not a list of names"),
     ],
 )
 def test_work_that_is_not_known(changes: dict[str, Any], said: str) -> None:
@@ -87,16 +104,37 @@ def test_unknown_keys_and_what_is_left_out_are_named() -> None:
     assert len(notes) == 3
     assert "quantised (fp8)" in notes[0] and "further tokens" in notes[1]
     assert notes[2] == "unknown keys, taken to change nothing: colour"
+    many = parse("mine", content("llama-3.1-8b") | {f"key {i}": i for i in range(99)}).notes
+    assert many[0].endswith(" and 87 more") and len(many[0]) < 200
+
+
+@pytest.mark.parametrize(
+    "given", [True, {}, {"quant_method": {"a": 1}}, {"quant_method": "x" * 99}]
+)
+def test_weights_that_are_quantised(given: Any) -> None:
+    notes = parse("mine", content("llama-3.1-8b", quantization_config=given)).notes
+    assert all(one.startswith("its weights are quantised") and len(one) < 120 for one in notes)
+    assert len(notes) == (given != {})
 
 
 def test_a_window_counts_where_it_is_used() -> None:
     assert parse("mine", content("mistral-7b", sliding_window=4096)).window == 4096
     assert parse("mine", content("qwen2.5-7b", sliding_window=4096)).window is None
+    missing = parse("mine", content("mistral-7b"))  # without the null
+    assert missing.window is None
+    assert missing.notes == ("sliding_window is missing: taken as none",)
+
+
+def test_vectors_of_feed_forward_layers_count_where_they_are_used() -> None:
+    assert parse("mine", content("llama-3.1-8b", mlp_bias=True)).bias
+    other = parse("mine", content("qwen2.5-7b", mlp_bias=True))
+    assert not other.bias and "mlp_bias" in other.notes[0]
 
 
 def test_layers_with_experts() -> None:
     given = content("qwen3-30b-a3b", mlp_only_layers=[0, 1], decoder_sparse_step=2)
     assert parse("mine", given).sparse == 23  # the odd ones, without 1
+    assert "not a list of whole numbers" in refused(given | {"mlp_only_layers": ["0"]})
     none = parse("mine", content("deepseek-v3", n_routed_experts=None))
     assert (none.experts, none.sparse) == (None, 0)
 
@@ -107,5 +145,33 @@ def test_more_experts_for_a_token_than_there_are() -> None:
 
 
 def test_a_name_that_is_not_shipped() -> None:
-    with pytest.raises(UsageError, match=r"did you mean llama-3\.1-8b"):
+    with pytest.raises(UsageError, match=r"did you mean llama-3\.1-8b\?, or give a config\.json"):
         read("llama-3-8b")
+
+
+@pytest.mark.parametrize("given", ["", "none.json", "x" * 5000, "a\0b"])
+def test_what_is_no_file(given: str) -> None:
+    with pytest.raises(UsageError, match=r"no configuration .*: there are deepseek") as error:
+        read(given)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("written", [b"", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"a": NaN}'])
+def test_what_is_no_configuration(tmp_path: Path, written: bytes) -> None:
+    (tmp_path / "mine.json").write_bytes(written)
+    with pytest.raises(UsageError, match=r"mine.json: not a configuration .* give a model's"):
+        read(str(tmp_path / "mine.json"))
+
+
+def test_a_device_that_never_ends_is_not_read_to_its_end() -> None:
+    with pytest.raises(UsageError, match="it is too large"):
+        read("/dev/zero")
+
+
+def test_a_folder_without_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    with pytest.raises(UsageError, match=r"the folder 'mine' has no config\.json: there are"):
+        read("mine")
+    Path("qwen3-8b").mkdir()
+    assert read("qwen3-8b").layers == 36  # the shipped one
