@@ -22,7 +22,7 @@ struct ColumnSums {
         }
     }
 
-    // Adds those of all blocks, after a barrier of the grid. A warp has every so-manieth block, a lane a
+    // Adds those of all blocks, after a barrier of the grid. Warps share the blocks, and each lane has a
     // column; the order is always the same.
     __device__ void add(int columns, Output* to) const {
         __shared__ Accumulate parts[WARP][WARP + 1];

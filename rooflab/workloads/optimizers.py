@@ -120,7 +120,7 @@ class AdamW(Problem):
         """
         if operand.name == "p":
             return self.tolerance
-        kept = {"m": self.beta1, "v": self.beta2}.get(operand.name, 0.0)
+        kept = self.beta1 if operand.name == "m" else self.beta2
         return self.precision.accumulate.epsilon * (16 + kept / 2 / (1 - kept))
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:

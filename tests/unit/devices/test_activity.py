@@ -432,6 +432,13 @@ def test_records_that_are_not_complete_are_given_up_at_the_end(
     assert library.buffer() != begun
 
 
+def test_what_is_ignored_is_not_kept(library: Library, records: Activity) -> None:
+    first = library.buffer()
+    records.ignore()
+    library.fill(first, [kernel()])
+    assert library.buffer() == first and not records.taken().launches
+
+
 def test_a_buffer_of_somebody_else_is_not_kept(library: Library, records: Activity) -> None:
     other = (c_uint8 * 4096)()
     library.fill(ctypes.addressof(other), [kernel()])

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint32, c_void_p
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -651,17 +652,19 @@ def test_nothing_is_launched_while_records_stop(process: Process, between: Betwe
     assert between.log == [*done, "before", "enable", "start", "end", *done, "disable", "after"]
 
 
+def waits(began: list[Any], then: Callable[[], None], *calls: Callable[[], Any]) -> None:
+    """What ``calls`` begin in another thread waits, and is in ``began``."""
+    began += [call() for call in calls]
+    sleep(0.1)
+    assert not began[0].done()
+    then()
+
+
 def test_a_new_launch_waits_until_records_have_stopped(
     process: Process, between: Between, other: ThreadPoolExecutor
 ) -> None:
     began: list[Any] = []
-
-    def before() -> None:
-        began.append(other.submit(process.launch))
-        sleep(0.1)
-        assert not began[0].done()
-        between.before()
-
+    before = partial(waits, began, between.before, partial(other.submit, process.launch))
     with process.replay(between=(before, between.after)) as replay:
         began[0].result(60)
     assert indices(replay) == [("k", 0)]
@@ -697,13 +700,8 @@ def test_a_copy_waits_too_until_records_have_stopped(
             process.call(number, CopyParams(1, 2, 3, 5), None, after)
 
     began: list[Any] = []
-
-    def before() -> None:
-        began.extend(other.submit(copy, number) for number in (COPY, WAITING_COPY))
-        sleep(0.1)
-        assert not began[0].done()
-        between.before()
-
+    copies = [partial(other.submit, copy, number) for number in (COPY, WAITING_COPY)]
+    before = partial(waits, began, between.before, *copies)
     with process.replay(between=(before, between.after)) as replay:
         for one in began:
             one.result(60)
@@ -751,13 +749,7 @@ def test_a_new_launch_waits_until_records_go_on(
     process: Process, between: Between, other: ThreadPoolExecutor
 ) -> None:
     began: list[Any] = []
-
-    def after() -> None:
-        began.append(other.submit(process.launch))
-        sleep(0.1)
-        assert not began[0].done()
-        between.after()
-
+    after = partial(waits, began, between.after, partial(other.submit, process.launch))
     with process.replay(between=(between.before, after)) as replay:
         process.launch()
     began[0].result(60)
