@@ -677,8 +677,10 @@ WAITS = re.compile(r"cu(Memcpy([HD]toD_v2|DtoH_v2|)|MemsetD(8|16|32)_v2)(_ptds)?
 
 
 def test_the_numbers_of_copies_are_those_of_the_header() -> None:
-    text = next(path for one in sys.path if (path := Path(one) / HEADER).exists()).read_text()
-    numbers = dict(re.findall(r"CUPTI_DRIVER_TRACE_CBID_(\w+) += (\d+)", text))
+    found = [path for one in sys.path if (path := Path(one) / HEADER).exists()]
+    if not found:
+        pytest.skip("CUPTI's headers come with the extra cupti")
+    numbers = dict(re.findall(r"CUPTI_DRIVER_TRACE_CBID_(\w+) += (\d+)", found[0].read_text()))
     newest = {name for name in numbers if f"{name}_v2" not in numbers}
     expected = {int(numbers[name]) for name in newest if ASYNC.fullmatch(name)}
     assert expected == set(module._STREAM_AT)
