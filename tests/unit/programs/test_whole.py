@@ -103,6 +103,23 @@ def test_a_program_is_not_counted_before_it_repeats_itself(chip: Chip) -> None:
     program.until_counted()
 
 
+def test_records_that_take_long_to_read_are_counted_too(
+    chip: Chip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many launches: what they were is known a second after they ended."""
+    program = Program(chip)
+    taken = program.recorder._activity.taken
+
+    def slowly() -> Any:
+        found = taken()
+        chip.ns += 2 * whole.ACTIVE_NS
+        return found
+
+    monkeypatch.setattr(program.recorder._activity, "taken", slowly)
+    program.steps(30)
+    assert "replay" in chip.events
+
+
 def test_launches_in_cuts_are_left_out_and_later_ones_moved(chip: Chip) -> None:
     program = Program(chip)
     program.until_counted()
