@@ -6,7 +6,7 @@ import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from rooflab.fleet.text import interval, signed
 from rooflab.kernels.cuda_file.header import read_header
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
+from rooflab.model.problem import ProblemRecord
 from rooflab.model.traffic import Chip, LongRows, rows_read_again
 from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
@@ -303,6 +304,60 @@ def attention() -> str:
     errors = [max(found[name].rel_error or 0 for found in rows.values()) for name in kernels]
     lines.append(["largest error", *(f"{100 * error:.2f} %" for error in errors)])
     return "\n\n".join([markdown(lines), *links])
+
+
+LAYERS = tuple(
+    tomllib.loads((ROOT / "configs" / "layers.toml").read_text(encoding="utf-8"))["workloads"]
+)
+
+
+def is_ours(row: Measurement) -> bool:
+    return any((ROOT / "kernels" / row.problem.workload).glob(f"*_{row.kernel}.cu"))
+
+
+def beside_others(*workloads: str) -> str:
+    """Our fastest kernel and the fastest other one of each problem, in the newest run of each."""
+    titles = ["problem", "ours", "µs", "% of its roof", "error", "others", "µs", "error", "speed-up"]
+    lines = [titles, [":--", ":--", "--:", "--:", "--:", ":--", "--:", "--:", "--:"]]
+    links = {}
+    for problem, (run, rows) in newest(workloads).items():
+        ours, other = fastest(rows, ours=True), fastest(rows, ours=False)
+        if not ours or not other:
+            continue
+        links[origin(run)] = None
+        roof = digits(ours.roof_percent or 0, 3)
+        ratio = digits((other.time_us or 0) / (ours.time_us or 1), 3)
+        name, us, error = timed(ours)
+        lines.append([problem, name, us, roof, error, *timed(other), ratio])
+    return "\n\n".join([markdown(lines), *links])
+
+
+def newest(workloads: Sequence[str]) -> dict[str, tuple[Run, list[Measurement]]]:
+    """By problem: the newest run of it on a GPU, and its rows there."""
+    found: dict[str, tuple[Run, list[Measurement]]] = {}
+    for run in sorted(committed(), key=lambda run: run.manifest.created):
+        here: dict[str, list[Measurement]] = defaultdict(list)
+        for row in run.ok:
+            if row.problem.workload in workloads and run.manifest.device.kind == "cuda":
+                here[title_of(row.problem)].append(row)
+        found |= {problem: (run, rows) for problem, rows in here.items()}
+    return found
+
+
+def title_of(problem: ProblemRecord) -> str:
+    about = f", {problem.about}" if problem.about else ""
+    return f"`{problem.workload}` {PRECISIONS[problem.precision].title} {problem.size}{about}"
+
+
+def fastest(rows: Iterable[Measurement], *, ours: bool) -> Measurement | None:
+    fitting = (row for row in rows if is_ours(row) == ours and row.time_us)
+    return min(fitting, key=lambda row: row.time_us or 0, default=None)
+
+
+def timed(row: Measurement) -> list[str]:
+    """A kernel, its µs and its largest error."""
+    error = f"{row.rel_error:.1e}" if row.rel_error is not None else "–"
+    return [f"`{row.kernel}`", digits(row.time_us or 0, 3), error]
 
 
 SOFTMAX = {
@@ -587,6 +642,7 @@ def main() -> int:
             **{name: rungs(*part) for name, part in LADDERS.items()},
             "decode": decode(),
             "attention": attention(),
+            "layers": beside_others(*LAYERS),
             "bounds": bounds(),
             "larger_tile": larger_tile(),
             "early": early(),
