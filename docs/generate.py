@@ -317,8 +317,9 @@ def is_ours(row: Measurement) -> bool:
 
 def beside_others(*workloads: str) -> str:
     """Our fastest kernel and the fastest other one of each problem, in the newest run of each."""
-    titles = ["problem", "ours", "µs", "% of its roof", "error", "others", "µs", "error", "speed-up"]
-    lines = [titles, [":--", ":--", "--:", "--:", "--:", ":--", "--:", "--:", "--:"]]
+    other = ["others", "µs", "error", "speed-up"]
+    lines = [["problem", "ours", "µs", "% of its roof", "error", *other]]
+    lines.append([":--", ":--", "--:", "--:", "--:", ":--", "--:", "--:", "--:"])
     links = {}
     for problem, (run, rows) in newest(workloads).items():
         ours, other = fastest(rows, ours=True), fastest(rows, ours=False)

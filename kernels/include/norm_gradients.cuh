@@ -1,4 +1,5 @@
-// The gradients of a norm over rows, by persistent blocks: they sum those of weights in registers.
+// The gradients of a norm over rows, by persistent blocks: they sum those of weights in registers. The
+// next rows are loaded while one is computed, by an object which says how.
 //
 // Macros: VECTORS per thread, and RESIDENT threads per multiprocessor.
 #pragma once
@@ -70,26 +71,48 @@ __device__ inline void reduce_two(Accumulate& a, Accumulate& b, Accumulate (&par
     b = reduce_warp<Sum>(present ? partials[1][lane] : Accumulate(0));
 }
 
+// The next row is loaded into registers.
+template <bool ALIGNED>
+struct AheadInRegisters {
+    const Share<VECTORS, ALIGNED>& share;
+    const Norm& norm;
+    uint4 x[VECTORS], dy[VECTORS];
+
+    __device__ AheadInRegisters(const Share<VECTORS, ALIGNED>& share, const Norm& norm)
+        : share(share), norm(norm) {
+        load(blockIdx.x);
+    }
+
+    __device__ void load(long long row) {
+        if (row >= norm.rows) return;
+        for (int k = 0; k < VECTORS; ++k) x[k] = share.load(norm.X + row * norm.columns, k, narrow(0));
+        for (int k = 0; k < VECTORS; ++k) dy[k] = share.load(norm.DY + row * norm.columns, k, narrow(0));
+    }
+
+    __device__ void take(long long row, uint4 (&xs)[VECTORS], uint4 (&dys)[VECTORS]) {
+        for (int k = 0; k < VECTORS; ++k) {
+            xs[k] = x[k];
+            dys[k] = dy[k];
+        }
+        load(row + gridDim.x);
+    }
+
+    __device__ void taken_by_all(long long) {}
+};
+
 // The gradients of every gridDim.x-th row. Adds dy·n to `weights` and, if CENTERED, dy to `biases`, where
 // n is the row after the norm.
-template <bool CENTERED, bool ALIGNED>
-__device__ void norm_gradients(const Share<VECTORS, ALIGNED>& share, const Norm& norm,
+template <bool CENTERED, bool ALIGNED, typename Ahead>
+__device__ void norm_gradients(const Share<VECTORS, ALIGNED>& share, const Norm& norm, Ahead ahead,
                                Accumulate (&weights)[EACH], Accumulate (&biases)[EACH]) {
     __shared__ Accumulate partials[2][2][WARP];
-    const Input zero = narrow(0);
     uint4 w[VECTORS], x[VECTORS], dy[VECTORS];
-    const auto load = [&](long long row, uint4(&xs)[VECTORS], uint4(&dys)[VECTORS]) {
-        for (int k = 0; k < VECTORS; ++k) xs[k] = share.load(norm.X + row * norm.columns, k, zero);
-        for (int k = 0; k < VECTORS; ++k) dys[k] = share.load(norm.DY + row * norm.columns, k, zero);
-    };
-    for (int k = 0; k < VECTORS; ++k) w[k] = share.load(norm.W, k, zero);
-    load(blockIdx.x, x, dy);
+    for (int k = 0; k < VECTORS; ++k) w[k] = share.load(norm.W, k, narrow(0));
 
     bool odd = false;
     for (long long row = blockIdx.x; row < norm.rows; row += gridDim.x) {
         const Accumulate rstd = norm.RSTD[row], mean = CENTERED ? norm.MEAN[row] : Accumulate(0);
-        uint4 next_x[VECTORS], next_dy[VECTORS];
-        if (row + gridDim.x < norm.rows) load(row + gridDim.x, next_x, next_dy);
+        ahead.take(row, x, dy);
 
         Accumulate along = 0, offset = 0;
         #pragma unroll
@@ -113,6 +136,7 @@ __device__ void norm_gradients(const Share<VECTORS, ALIGNED>& share, const Norm&
         }
         along /= norm.columns;
         odd = !odd;
+        ahead.taken_by_all(row);  // the reduction was a barrier
 
         #pragma unroll
         for (int k = 0; k < VECTORS; ++k) {
@@ -127,10 +151,6 @@ __device__ void norm_gradients(const Share<VECTORS, ALIGNED>& share, const Norm&
                 out.element[i] = narrow(rstd * (g - offset - n * along));
             }
             share.store(norm.DX + row * norm.columns, k, out);
-        }
-        for (int k = 0; k < VECTORS; ++k) {
-            x[k] = next_x[k];
-            dy[k] = next_dy[k];
         }
     }
 }

@@ -38,7 +38,7 @@ template <bool ALIGNED>
 __device__ void gradients(const Norm& norm) {
     const Share<VECTORS, ALIGNED> share(norm.columns);
     Accumulate weights[EACH] = {}, biases[EACH] = {};
-    norm_gradients<true>(share, norm, weights, biases);
+    norm_gradients<true>(share, norm, AheadInRegisters<ALIGNED>(share, norm), weights, biases);
     weight_sums.keep(share, weights);
     bias_sums.keep(share, biases);
 }

@@ -41,7 +41,7 @@ template <bool ALIGNED>
 __device__ void gradients(const Norm& norm) {
     const Share<VECTORS, ALIGNED> share(norm.columns);
     Accumulate weights[EACH] = {}, none[EACH];
-    norm_gradients<false>(share, norm, weights, none);
+    norm_gradients<false>(share, norm, AheadInRegisters<ALIGNED>(share, norm), weights, none);
     weight_sums.keep(share, weights);
 }
 

@@ -422,6 +422,7 @@ BY_VECTORS: dict[str, list[dict[str, Any]]] = {
     ],
     "quantize": [{"rows": r, "columns": n} for r, n in ((1, 1), (7, 300), (3, 264), (33, 128))],
 }
+ROWS = [{"rows": r, "columns": n} for r, n in ((1, 1), (3, 300), (2, 264), (2, 1024))]
 
 
 OF_16_BYTES = [
@@ -435,6 +436,11 @@ def test_accesses_of_16_bytes_are_right(workload: str, number: int, tmp_path: Pa
     check_variant("vectorized", workload, number, MEMORY, tmp_path, BY_VECTORS[workload])
 
 
+@pytest.mark.parametrize("number", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_rows_in_registers_are_right(number: int, tmp_path: Path) -> None:
+    check_variant("registers", "layernorm", number, MEMORY, tmp_path, ROWS)
+
+
 def test_a_softmax_in_one_pass_is_right(tmp_path: Path) -> None:
     shapes = [{"rows": r, "columns": n} for r, n in ((1, 1), (3, 300), (2, 4099))]
     check_variant("online", "cross_entropy", 0, MEMORY, tmp_path, shapes)
@@ -443,8 +449,24 @@ def test_a_softmax_in_one_pass_is_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workload", ["rmsnorm_backward", "layernorm_backward"])
 def test_sums_of_persistent_blocks_are_right(workload: str, number: int, tmp_path: Path) -> None:
+    one_block("persistent", workload, number, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("workload", "number"),
+    [
+        ("rmsnorm_backward", 0),
+        *(pytest.param("rmsnorm_backward", n, marks=pytest.mark.slow) for n in (1, 2)),
+        pytest.param("layernorm_backward", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_rows_that_are_copied_ahead_are_right(workload: str, number: int, tmp_path: Path) -> None:
+    one_block("fed", workload, number, tmp_path)
+
+
+def one_block(name: str, workload: str, number: int, tmp_path: Path) -> None:
     """One block has all rows: blocks run one after the other here, and would wait for ever."""
-    file = shipped("persistent", workload)
+    file = shipped(name, workload)
     choice = file.header.all_variants[number]
     for rows, columns in ((1, 1), (5, 300), (9, 264), (4, 1024)):
         problem = build(workload, "fp16", {"rows": rows, "columns": columns})

@@ -12,6 +12,17 @@ inline void announce(Barrier* barrier, unsigned bytes) { arrive(address_of(barri
 inline void arrive(Barrier* barrier) { arrive(address_of(barrier)); }
 inline void wait(Barrier* barrier, unsigned phase) { wait(address_of(barrier), phase); }
 
+// Complete only when its barrier is waited for, as in tma.cuh.
+inline void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier* barrier) {
+    if (address_of(shared) % 16 || size_t(global) % 16 || bytes % 16) std::abort();
+    const std::lock_guard<std::mutex> guard(lock);
+    std::memset(shared, 0xff, bytes);  // NaN
+    Phases& phases = barriers_at.at(address_of(barrier));
+    phases.boxes.push_back([=] { std::memcpy(shared, global, bytes); });
+    phases.bytes -= long(bytes);
+    end_phase_if_complete(phases);
+}
+
 inline void prefetch_bulk(const void* global, unsigned bytes, unsigned long long) {
     if (size_t(global) % 16 || bytes % 16) std::abort();
     static volatile char sink;

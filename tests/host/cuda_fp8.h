@@ -14,3 +14,9 @@ struct __nv_fp8_e4m3 {
         bits = (unsigned char)(steps + 8 * (exponent + 5) + 128 * std::signbit(number));
     }
 };
+
+struct __nv_fp8x2_e4m3 {
+    __nv_fp8_e4m3 of[2];
+    __nv_fp8x2_e4m3() = default;
+    explicit __nv_fp8x2_e4m3(float2 numbers) : of{__nv_fp8_e4m3(numbers.x), __nv_fp8_e4m3(numbers.y)} {}
+};
