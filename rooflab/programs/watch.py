@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -65,6 +65,7 @@ class OperationWatch(AbstractContextManager["OperationWatch"]):
     _paths: Paths | None = field(default=None, repr=False)
     _mode: Any = field(default=None, repr=False)
     _paused: bool = field(default=False, repr=False)
+    _composing: threading.local = field(default_factory=threading.local, repr=False)
     _ranges: Ranges = field(default_factory=lambda: Ranges(), repr=False)
 
     def __enter__(self) -> OperationWatch:
@@ -87,9 +88,19 @@ class OperationWatch(AbstractContextManager["OperationWatch"]):
     def left(self) -> bool:
         """Stop, and return True, unless this thread is inside of an operation or a later mode."""
         top = _top_mode() if self._mode else None
-        if top is self._mode:
+        if top is self._mode and not getattr(self._composing, "depth", 0):
             self.__exit__()
         return self._mode is None
+
+    @contextmanager
+    def composing(self) -> Iterator[None]:
+        """Inside of an operation that calls others under the mode."""
+        here, depth = self._composing, getattr(self._composing, "depth", 0)
+        here.depth = depth + 1
+        try:
+            yield
+        finally:
+            here.depth = depth
 
     def pause(self) -> None:
         """Number no more operations: they only run."""
@@ -133,7 +144,7 @@ def _mode(watch: OperationWatch) -> Any:
         kwargs = kwargs or {}
         if not _composed(function):
             return watch.call(function, args, kwargs)
-        with self:
+        with watch.composing(), self:
             return function.decompose(*args, **kwargs)
 
     members = {"__torch_dispatch__": dispatch, "supports_higher_order_operators": True}

@@ -413,3 +413,24 @@ def test_it_does_not_end_inside_of_a_later_mode(torch: Any, place: str) -> None:
     assert watch.left() and watch.left()
     assert len([one for one in watch.calls.values() if one.operation == "aten::mm"]) == 1
     assert not torch._C._len_torch_dispatch_stack()
+
+
+def test_it_does_not_end_inside_of_a_composed_operation(
+    torch: Any, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which puts the mode in place again, for the operations that it consists of."""
+    left: list[bool] = []
+    decompose = torch._ops.OpOverload.decompose
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        left.append(watch.left())
+        return decompose(*args, **kwargs)
+
+    monkeypatch.setattr(torch._ops.OpOverload, "decompose", interrupted)
+    watch = OperationWatch(lambda number: None, lambda number: None, compiles=False)
+    watch.__enter__()
+    with torch.inference_mode():
+        x = torch.randn(8, 8, device=place)
+        torch.nn.functional.linear(x, x)
+    assert left and not any(left)
+    assert watch.left() and not torch._C._len_torch_dispatch_stack()
