@@ -109,23 +109,33 @@ __device__ void norm_gradients(const Share<VECTORS, ALIGNED>& share, const Norm&
     uint4 w[VECTORS], x[VECTORS], dy[VECTORS];
     for (int k = 0; k < VECTORS; ++k) w[k] = share.load(norm.W, k, narrow(0));
 
+    Accumulate rstd = 0, mean = 0, next_rstd = 0, next_mean = 0;
+    const auto load_next = [&](long long row) {
+        if (row >= norm.rows) return;
+        next_rstd = norm.RSTD[row];
+        if (CENTERED) next_mean = norm.MEAN[row];
+    };
+    load_next(blockIdx.x);
     bool odd = false;
     for (long long row = blockIdx.x; row < norm.rows; row += gridDim.x) {
-        const Accumulate rstd = norm.RSTD[row], mean = CENTERED ? norm.MEAN[row] : Accumulate(0);
+        rstd = next_rstd;
+        mean = next_mean;
         ahead.take(row, x, dy);
+        load_next(row + gridDim.x);
 
-        Accumulate along = 0, offset = 0;
+        // 1. What the row has, in registers: n, and the gradient of n.
+        Accumulate n[EACH], g[EACH], along = 0, offset = 0;
         #pragma unroll
         for (int j = 0; j < EACH; ++j) {
             const int k = j / WIDTH, i = j % WIDTH;
-            const Accumulate g = widen(unpack(dy[k]).element[i]);
-            const Accumulate product = g * ((widen(unpack(x[k]).element[i]) - mean) * rstd);
-            const Accumulate weight = widen(unpack(w[k]).element[i]);
-            weights[j] += product;
-            along += weight * product;
+            const Accumulate given = widen(unpack(dy[k]).element[i]);
+            n[j] = (widen(unpack(x[k]).element[i]) - mean) * rstd;
+            g[j] = widen(unpack(w[k]).element[i]) * given;
+            weights[j] += given * n[j];
+            along += g[j] * n[j];
             if constexpr (CENTERED) {
-                biases[j] += g;
-                offset += weight * g;
+                biases[j] += given;
+                offset += g[j];
             }
         }
         if constexpr (CENTERED) {
@@ -138,17 +148,15 @@ __device__ void norm_gradients(const Share<VECTORS, ALIGNED>& share, const Norm&
         odd = !odd;
         ahead.taken_by_all(row);  // the reduction was a barrier
 
+        // 2. Less what is along the row and, if centred, what is common to all columns.
         #pragma unroll
         for (int k = 0; k < VECTORS; ++k) {
-            keep_packed(x[k]);
-            keep_packed(dy[k]);
             keep_packed(w[k]);
             Vector out;
             #pragma unroll
             for (int i = 0; i < WIDTH; ++i) {
-                const Accumulate n = (widen(unpack(x[k]).element[i]) - mean) * rstd;
-                const Accumulate g = widen(unpack(w[k]).element[i]) * widen(unpack(dy[k]).element[i]);
-                out.element[i] = narrow(rstd * (g - offset - n * along));
+                const int j = k * WIDTH + i;
+                out.element[i] = narrow(rstd * (g[j] - offset - n[j] * along));
             }
             share.store(norm.DX + row * norm.columns, k, out);
         }

@@ -340,8 +340,20 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     told = f"PyTorch's {problem.workload}"
     launch = guarded(call, RuntimeError, told, alive=operands)
     if compiled:
-        launch()
+        with _compiled_here():
+            launch()
     return launch
+
+
+def _compiled_here() -> AbstractContextManager[None]:
+    """What ``torch.compile`` makes is compiled in this process.
+
+    Its worker processes are as many as there are processors; they would be busy beside what is
+    timed, and waiting for them was seen to never end.
+    """
+    from torch._inductor import config
+
+    return config.patch(compile_threads=1)  # type: ignore[no-any-return, unused-ignore]
 
 
 def _own_code(work: Callable[..., None]) -> Callable[..., None]:

@@ -139,6 +139,7 @@ class Torch:
         self.stream = ""
         self.backend = ""
         self.compiled: list[Any] = []
+        self.compiling = 0
         self.masks: list[str] = []
 
     def attend(
@@ -255,6 +256,12 @@ class Torch:
         self.compiled.append(function)
         return function
 
+    @contextmanager
+    def patch(self, **options: int) -> Iterator[None]:
+        assert options == {"compile_threads": 1} and self.stream == ""
+        self.compiling += 1
+        yield
+
     def on(self, stream: str) -> Queue:
         return Queue(self, stream)
 
@@ -335,6 +342,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     )
     modules = {"torch": module, "torch.nn": ModuleType("torch.nn")}
     modules |= {"torch.nn.attention": attention, "torch.nn.attention.bias": bias}
+    inductor = ModuleType("torch._inductor")
+    vars(inductor).update(config=SimpleNamespace(patch=here.patch))
+    modules |= {"torch._inductor": inductor}
     for name, one in modules.items():
         monkeypatch.setitem(sys.modules, name, one)
     return here
@@ -411,6 +421,7 @@ def test_every_layer_is_what_its_workload_says(torch: Torch, one: Kernel) -> Non
         operands = launched(one, build(one.workload, precision, SHAPES[one.workload]))
         assert verify(fake.FakeDevice(), operands, 0).reason == ""
     assert len(torch.compiled) == ("compiled" in one.name) * len(one.precisions)
+    assert torch.compiling == len(torch.compiled)
     codes = {id(function.__code__) for function in torch.compiled}
     assert len(codes) == len(torch.compiled), "of one code, torch.compile compiles eight versions"
 
