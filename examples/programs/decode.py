@@ -1,8 +1,9 @@
-"""A language model decodes with a static cache: python decode.py [CONFIG] [--batch B] [STEPS]
+"""A language model decodes with a static cache: python decode.py [CONFIG] [STEPS] [--batch B...]
 
 CONFIG is one of configs/models/, of a family that transformers knows; its weights are random, in
 BF16. Prints the time of a prefill, and of a decode step, as one CUDA graph on a GPU.
-Needs transformers.
+Needs transformers. ``--attention sdpa`` is that of transformers itself: in a CUDA graph it makes a
+mask, and for its sake a copy of keys and values for each head of queries.
 """
 
 import argparse
@@ -12,27 +13,44 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, StaticCache
 
 MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
-PREFILLS = 5
+PREFILLS = 3
+
+
+def attend(_module, query, key, value, _mask, scaling=None, **_more):
+    """Heads share keys and values as they are. A prompt is causal; a decoded token sees all."""
+    several = query.shape[2] > 1
+    words = {"scale": scaling, "is_causal": several, "enable_gqa": True}
+    return scaled_dot_product_attention(query, key, value, **words).transpose(1, 2), None
+
+
+AttentionInterface.register("shared", attend)
+
+
+def random_model(name, attention, device):
+    path = Path(name) if Path(name).is_file() else MODELS / f"{name}.json"
+    given = json.loads(path.read_text(encoding="utf-8"))
+    config = AutoConfig.for_model(given.pop("model_type"), **given, dtype="bfloat16")
+    with torch.device(device):
+        torch.set_default_dtype(torch.bfloat16)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        torch.set_default_dtype(torch.float32)
+    return model.eval()
 
 
 class Decoder:
     """A model whose cache is full but for the token that it decodes."""
 
-    def __init__(self, name, batch, context, device):
-        path = Path(name) if Path(name).is_file() else MODELS / f"{name}.json"
-        given = json.loads(path.read_text(encoding="utf-8"))
-        config = AutoConfig.for_model(given.pop("model_type"), **given, dtype="bfloat16")
+    def __init__(self, model, batch, context, device):
+        self.model, words = model, model.config.vocab_size
         with torch.device(device):
-            torch.set_default_dtype(torch.bfloat16)
-            self.model = AutoModelForCausalLM.from_config(config).eval()
-            torch.set_default_dtype(torch.float32)
-            self.prompt = torch.randint(0, config.vocab_size, (batch, context - 1))
-            self.token = torch.randint(0, config.vocab_size, (batch, 1))
+            self.prompt = torch.randint(0, words, (batch, context - 1))
+            self.token = torch.randint(0, words, (batch, 1))
             self.position = torch.tensor([context - 1])
-        self.cache = StaticCache(config=config, max_cache_len=context)
+        self.cache = StaticCache(config=model.config, max_cache_len=context)
         self.filled, self.lengths = context - 1, None
         self.on_gpu = device != "cpu"
 
@@ -91,16 +109,19 @@ def main():
     options = argparse.ArgumentParser()
     options.add_argument("config", nargs="?", default="llama-3.1-8b")
     options.add_argument("steps", type=int, nargs="?", default=200)
-    options.add_argument("--batch", type=int, default=1)
+    options.add_argument("--batch", type=int, nargs="+", default=[1])
     options.add_argument("--context", type=int, default=2048)
     options.add_argument("--device", default="cuda")
+    options.add_argument("--attention", default="shared", choices=("shared", "sdpa"))
     given = options.parse_args()
-    decoder = Decoder(given.config, given.batch, given.context, given.device)
-    decoder.prefill()
-    prefill = decoder.time_ms(decoder.prefill, PREFILLS)
-    step = decoder.time_ms(decoder.graph(), given.steps)
-    print(f"{given.config}, batch {given.batch}, context {given.context}:")
-    print(f"prefill {prefill:.2f} ms, decode {step:.3f} ms")
+    model = random_model(given.config, given.attention, given.device)
+    print(f"{given.config}, context {given.context}")
+    for batch in given.batch:
+        decoder = Decoder(model, batch, given.context, given.device)
+        decoder.prefill()
+        prefill = decoder.time_ms(decoder.prefill, PREFILLS)
+        step = decoder.time_ms(decoder.graph(), given.steps)
+        print(f"batch {batch}: prefill {prefill:.2f} ms, decode {step:.3f} ms", flush=True)
 
 
 if __name__ == "__main__":
