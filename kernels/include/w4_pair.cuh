@@ -21,6 +21,17 @@ __device__ inline unsigned weight_pair(unsigned word, int i) {
 #undef FUSED
 }
 
+// The two weights of a byte, times a pair of scales.
+__device__ inline unsigned scaled_pair(unsigned byte, unsigned scales) {
+    unsigned pair = weight_pair(byte | byte << 12, 0);
+#if defined(ROOFLAB_PRECISION_BF16)
+    asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(scales));
+#else
+    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(scales));
+#endif
+    return pair;
+}
+
 // 8 numbers in the order of K, as pairs i and i + 4.
 __device__ inline void pair_up(unsigned (&pairs)[4], uint4 eight) {
     pairs[0] = __byte_perm(eight.x, eight.z, 0x5410);

@@ -533,6 +533,14 @@ def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 2])
+def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
+    shapes = [(1, 8, 32), (300, 136, 672), (70, 264, 1056)]
+    of = [dict(zip("mnk", shape, strict=True)) for shape in shapes]
+    check_variant("wgmma", "w4a16", number, "address", tmp_path, of, 2)
+
+
+@pytest.mark.slow
 def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[1:2])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])

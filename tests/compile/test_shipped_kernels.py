@@ -54,6 +54,7 @@ CHAMPIONS = {
     "gemm/hopper/skinny": "bf16",
     "grouped_gemm/persistent": "bf16",
     "w4a16/rows": "bf16",
+    "w4a16/wgmma": "bf16",
 }
 """Kernels of which no variant may spill registers, in a precision."""
 

@@ -49,6 +49,14 @@ inline unsigned __float_as_uint(float number) {
     return bits;
 }
 
+// Four of the eight bytes of both words, each by a digit of `which`.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    const std::uint64_t both = std::uint64_t(high) << 32 | low;
+    unsigned chosen = 0;
+    for (int i = 0; i < 4; ++i) chosen |= unsigned(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return chosen;
+}
+
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 

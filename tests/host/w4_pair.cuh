@@ -15,6 +15,12 @@ inline unsigned weight_pair(unsigned word, int i) {
     return as_pair(Input(weight(word, i)), Input(weight(word, i + 4)));
 }
 
+inline unsigned scaled_pair(unsigned byte, unsigned scales) {
+    Input scale[2];
+    std::memcpy(scale, &scales, sizeof(scale));
+    return as_pair(Input(weight(byte, 0) * scale[0]), Input(weight(byte, 1) * scale[1]));
+}
+
 inline void pair_up(unsigned (&pairs)[4], uint4 eight) {
     Input numbers[8];
     std::memcpy(numbers, &eight, sizeof(numbers));

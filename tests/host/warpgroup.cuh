@@ -154,8 +154,12 @@ inline void multiply(float (&sums)[registers], const unsigned (&a)[4], unsigned 
     Product& product = begin_product(sums, 0, b, add);
     product.rows_a.resize(64 * PRODUCT_K);
     const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4, k = threadIdx.x % 4;
-    for (int i = 0; i < 4; ++i) {
-        product.rows_a[(row + i % 2 * 8) * PRODUCT_K + k + i / 2 * 4] = seen(__uint_as_float(a[i]));
+    constexpr int each = 4 / sizeof(Input);  // elements of a register
+    for (int i = 0; i < 4 * each; ++i) {
+        Input held[each];
+        std::memcpy(held, &a[i / each], sizeof(held));
+        const int at = (k + i / each / 2 * 4) * each + i % each;
+        product.rows_a[(row + i / each % 2 * 8) * PRODUCT_K + at] = seen(held[i % each]);
     }
 }
 
@@ -177,6 +181,18 @@ struct Store {
     int lanes = 0;
     SharedAddress rows[32];
     unsigned words[32][4];
+
+    // Element i of the row of 8 that lane `row` holds a quarter of, in matrix `matrix`.
+    unsigned short element(int matrix, int row, int i) const {
+        return words[row * 4 + i / 2][matrix] >> i % 2 * 16 & 0xffff;
+    }
+    void make(bool transposed) const {
+        for (int i = 0; i < 4 * 64; ++i) {
+            const int matrix = i / 64, row = i / 8 % 8, column = i % 8;
+            reinterpret_cast<unsigned short*>(rows[matrix * 8 + row])[column] =
+                transposed ? element(matrix, column, row) : element(matrix, row, column);
+        }
+    }
 };
 struct Stores {
     std::mutex lock;
@@ -187,7 +203,7 @@ inline std::map<Warp*, Stores> stores_of;
 inline thread_local Stores* own_stores;
 inline thread_local unsigned stores_begun;
 
-inline void store_matrices(SharedAddress row, const unsigned (&from)[4]) {
+inline void store_matrices(SharedAddress row, const unsigned (&from)[4], bool transposed = false) {
     if (!own_stores) {
         const std::lock_guard<std::mutex> guard(lock);
         own_stores = &stores_of[warp];
@@ -199,10 +215,12 @@ inline void store_matrices(SharedAddress row, const unsigned (&from)[4]) {
     store.rows[lane] = row;
     std::copy(from, from + 4, store.words[lane]);
     if (++store.lanes < 32) return;
-    for (int i = 0; i < 32 * 4; ++i) word_of(store.rows, i / 4, i % 4) = store.words[i / 4][i % 4];
+    store.make(transposed);
     own_stores->open.pop_front();  // the oldest: each lane comes to it first
     ++own_stores->made;
 }
+
+inline void store_transposed(SharedAddress row, const unsigned (&from)[4]) { store_matrices(row, from, true); }
 
 inline void store_pair(SharedAddress to, float x, float y) {
     float* pair = reinterpret_cast<float*>(to);
