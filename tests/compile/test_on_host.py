@@ -475,6 +475,7 @@ def test_sums_of_persistent_blocks_are_right(workload: str, number: int, tmp_pat
 
 FOR_EXPERTS = [
     {"tokens": 1, "n": 8, "k": 8},
+    {"tokens": 20, "n": 16, "k": 8, "experts": 40, "spread": "skewed"},
     *({"tokens": 150, "n": 136, "k": 264, "spread": s} for s in ("skewed", "single")),
 ]
 
@@ -542,5 +543,5 @@ def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
-    check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[1:2])
+    check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])

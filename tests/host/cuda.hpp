@@ -103,13 +103,36 @@ struct Warp {
 inline thread_local Warp* warp;
 inline void __syncwarp() { pthread_barrier_wait(&warp->barrier); }
 
-// What the lane with another number has. All 32 lanes must ask.
+inline int lane_number() { return (threadIdx.y * blockDim.x + threadIdx.x) % 32; }
+
+// What another lane has. All 32 lanes must ask.
 template <class Number>
-inline Number __shfl_xor_sync(unsigned, Number value, int distance) {
-    const int lane = (threadIdx.y * blockDim.x + threadIdx.x) % 32;
-    std::memcpy(&warp->addresses[lane], &value, sizeof(value));
+inline Number of_lane(Number value, int other) {
+    std::memcpy(&warp->addresses[lane_number()], &value, sizeof(value));
     __syncwarp();
-    std::memcpy(&value, &warp->addresses[lane ^ distance], sizeof(value));
+    std::memcpy(&value, &warp->addresses[other], sizeof(value));
     __syncwarp();
     return value;
 }
+template <class Number>
+inline Number __shfl_xor_sync(unsigned, Number value, int distance) {
+    return of_lane(value, lane_number() ^ distance);
+}
+template <class Number>
+inline Number __shfl_up_sync(unsigned, Number value, int distance) {
+    const int lane = lane_number();
+    return of_lane(value, lane < distance ? lane : lane - distance);
+}
+template <class Number>
+inline Number __shfl_sync(unsigned, Number value, int lane) {
+    return of_lane(value, lane);
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+    warp->addresses[lane_number()] = vote;
+    __syncwarp();
+    unsigned votes = 0;
+    for (int lane = 0; lane < 32; ++lane) votes |= unsigned(warp->addresses[lane]) << lane;
+    __syncwarp();
+    return votes;
+}
+inline int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
