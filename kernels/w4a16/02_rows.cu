@@ -14,6 +14,7 @@ variants = [
     { EIGHTS = 1, TILES = 1, WARPS = 4, STAGES = 4, BLOCKS = 6 },
     { EIGHTS = 1, TILES = 1, WARPS = 4, STAGES = 6, BLOCKS = 6 },
     { EIGHTS = 1, TILES = 1, WARPS = 8, STAGES = 4, BLOCKS = 3 },
+    { EIGHTS = 1, TILES = 1, WARPS = 8, STAGES = 6, BLOCKS = 3 },
     { EIGHTS = 1, TILES = 2, WARPS = 4, STAGES = 3, BLOCKS = 5 },
     { EIGHTS = 1, TILES = 2, WARPS = 8, STAGES = 3, BLOCKS = 2 },
     { EIGHTS = 2, TILES = 2, WARPS = 4, STAGES = 3, BLOCKS = 4 },
