@@ -58,7 +58,7 @@ constexpr int COLUMNS = 128, CONSUMERS = 2;  // columns of Y, rows of W: 64 for 
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
 constexpr int W_BYTES = TILE_K / 2;  // of a row of a tile
 constexpr int SUMS = ROWS / 2;
-constexpr int TOGETHER = 16;  // tiles along N that are computed together
+constexpr int TOGETHER = 32;  // tiles along N that are computed together: W has few bytes
 
 struct Shared {
     Input x[STAGES][ROWS * TILE_K];

@@ -1,6 +1,6 @@
 // kernels/include/warpgroup.cuh on the CPU. Products are computed as late as possible: when they are
-// waited for. So a kernel that gives a stage back too early, or reads sums too early, is wrong. Tensor
-// cores' narrower sums are not imitated, and TF32's shorter numbers only for fp32_3xtf32.
+// waited for. So a kernel that gives a stage back, writes to registers of rows or reads sums too early, is
+// wrong. Tensor cores' narrower sums are not imitated, and TF32's shorter numbers only for fp32_3xtf32.
 #pragma once
 
 #include "gemm.cuh"
@@ -69,14 +69,24 @@ struct Product {
     unsigned long long b;
     bool add;
     int registers;
-    std::vector<float> rows_a;
     float* sums[WARPGROUP];
+    const unsigned* held[WARPGROUP];  // four registers of rows
+
+    // By places of 4 bytes.
+    float held_element(int row, int k) const {
+        constexpr int each = 4 / sizeof(Input);
+        const int place = k / each, thread = row / 16 * 32 + row % 8 * 4 + place % 4;
+        Input elements[each];
+        std::memcpy(elements, &held[thread][row / 8 % 2 + place / 4 * 2], sizeof(elements));
+        return seen(elements[k % each]);
+    }
 
     void compute() {
         const int columns = 2 * registers;
-        std::vector<float> rows_b;
-        for (int i = 0; a && i < 64 * PRODUCT_K; ++i) {
-            rows_a.push_back(element_of(a, i / PRODUCT_K, i % PRODUCT_K));
+        std::vector<float> rows_a, rows_b;
+        for (int i = 0; i < 64 * PRODUCT_K; ++i) {
+            const int row = i / PRODUCT_K, k = i % PRODUCT_K;
+            rows_a.push_back(a ? element_of(a, row, k) : held_element(row, k));
         }
         for (int i = 0; i < columns * PRODUCT_K; ++i) {
             rows_b.push_back(element_of(b, i / PRODUCT_K, i % PRODUCT_K));
@@ -152,15 +162,7 @@ template <int registers>
 inline void multiply(float (&sums)[registers], const unsigned (&a)[4], unsigned long long b, bool add) {
     const std::lock_guard<std::mutex> guard(lock);
     Product& product = begin_product(sums, 0, b, add);
-    product.rows_a.resize(64 * PRODUCT_K);
-    const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4, k = threadIdx.x % 4;
-    constexpr int each = 4 / sizeof(Input);  // elements of a register
-    for (int i = 0; i < 4 * each; ++i) {
-        Input held[each];
-        std::memcpy(held, &a[i / each], sizeof(held));
-        const int at = (k + i / each / 2 * 4) * each + i % each;
-        product.rows_a[(row + i / each % 2 * 8) * PRODUCT_K + at] = seen(held[i % each]);
-    }
+    product.held[threadIdx.x % WARPGROUP] = a;
 }
 
 // Where a lane finds its 4 bytes of a matrix, by the addresses of rows that all lanes have given.
