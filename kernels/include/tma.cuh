@@ -33,7 +33,17 @@ __device__ inline void copy_box(void* shared, const TensorMap& map, int row, int
         : "memory");
 }
 
-// The same with a cache policy, such as those of l2_priority.cuh.
+// The same for an operand of several matrices.
+__device__ inline void copy_box(void* shared, const TensorMap& map, int matrix, int row, int column,
+                                Barrier* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(shared)),
+        "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// The same as the first with a cache policy, such as those of l2_priority.cuh.
 __device__ inline void copy_box(void* shared, const TensorMap& map, int row, int column,
                                 Barrier* barrier, unsigned long long policy) {
     asm volatile(

@@ -163,7 +163,16 @@ MULTIPLY("224", 112, REGISTERS_112, "%112", "%113", "%114", SIXTY_FOUR(0), THIRT
 MULTIPLY("256", 128, REGISTERS_128, "%128", "%129", "%130", SIXTY_FOUR(0), SIXTY_FOUR(64))
 
 // The same with 64 rows of A in registers: of 16 bytes of K a thread has rows l / 4 and l / 4 + 8 of its
-// warp at place l % 4, of the next 16 bytes too.
+// warp at place l % 4, of the next 16 bytes too. Such rows always lie along K.
+#if defined(ROOFLAB_PRECISION_TF32) || defined(ROOFLAB_PRECISION_FP32_3XTF32) || \
+    defined(ROOFLAB_PRECISION_FP8)
+#define MODES_OF_ROWS "1, 1"
+#elif ROOFLAB_TRANSPOSE_B
+#define MODES_OF_ROWS "1, 1, 0"
+#else
+#define MODES_OF_ROWS "1, 1, 1"
+#endif
+
 #define MULTIPLY_ROWS(columns, registers, list, a_places, b_place, add_place, ...)                 \
     __device__ inline void multiply(float (&sums)[registers], const unsigned (&a)[4],              \
                                     unsigned long long b, bool add) {                              \
@@ -172,7 +181,7 @@ MULTIPLY("256", 128, REGISTERS_128, "%128", "%129", "%130", SIXTY_FOUR(0), SIXTY
             ".reg .pred add;\n"                                                                    \
             "setp.ne.u32 add, " add_place ", 0;\n"                                                 \
             "wgmma.mma_async.sync.aligned.m64n" columns PRODUCT " {" list "}, {" a_places "}, "    \
-            b_place ", add, " MODES ";\n"                                                          \
+            b_place ", add, " MODES_OF_ROWS ";\n"                                                          \
             "}"                                                                                    \
             : __VA_ARGS__                                                                          \
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(unsigned(add)));             \
@@ -180,6 +189,8 @@ MULTIPLY("256", 128, REGISTERS_128, "%128", "%129", "%130", SIXTY_FOUR(0), SIXTY
 
 MULTIPLY_ROWS("64", 32, REGISTERS_32, "%32, %33, %34, %35", "%36", "%37", THIRTY_TWO(0))
 MULTIPLY_ROWS("128", 64, REGISTERS_64, "%64, %65, %66, %67", "%68", "%69", SIXTY_FOUR(0))
+MULTIPLY_ROWS("256", 128, REGISTERS_128, "%128, %129, %130, %131", "%132", "%133", SIXTY_FOUR(0),
+              SIXTY_FOUR(64))
 
 #endif
 
@@ -197,6 +208,13 @@ __device__ inline void load_matrices(unsigned (&to)[4], unsigned row) {
 // The same from registers to shared memory.
 __device__ inline void store_matrices(unsigned row, const unsigned (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+                 : "memory");
+}
+
+// The same, each matrix transposed on the way.
+__device__ inline void store_transposed(unsigned row, const unsigned (&from)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
                  "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
                  : "memory");
 }

@@ -22,12 +22,12 @@ from fake import FakeDevice
 
 from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file import expression
-from rooflab.kernels.cuda_file.header import Configuration
+from rooflab.kernels.cuda_file.header import Configuration, Map
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import Accuracy, verify
 from rooflab.model.encoding import encode
-from rooflab.model.problem import Problem
+from rooflab.model.problem import Operand, Problem
 from rooflab.workloads import build
 from rooflab.workloads.gemm import Gemm
 
@@ -366,18 +366,39 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+def of_map(one: Map, operand: Operand, choice: Configuration, problem: Problem) -> str:
+    """What plain.cpp makes a tensor map of. A box of three dimensions is part of one matrix."""
+    *leading, rows, columns = operand.shape
+    matrices = math.prod(leading) if len(one.box) > 2 else 1
+    names = numbers_of(choice, problem)
+    box = [expression.evaluate(amount, names) for amount in one.box[-2:]]
+    size = 0 if one.pointer else operand.bytes
+    numbers = (size, matrices, rows, columns, operand.type.bytes, *box, one.swizzle)
+    return ",".join(map(str, numbers))
+
+
 def run_plain(
-    program: Path, file: CudaFile, choice: Configuration, problem: Problem, blocks: int = 0
+    program: Path,
+    file: CudaFile,
+    choice: Configuration,
+    problem: Problem,
+    blocks: int = 0,
+    multiprocessors: int = 1,
 ) -> Accuracy:
     """A launch on random numbers, of so many blocks if given; outputs hold NaN before it."""
     device = FakeDevice()
     operands = allocate(device, problem, 1)
     poison(operands)
-    geometry = file.geometry(problem, choice)
-    given = [
-        operands[name].nbytes if name in operands else getattr(problem, name)
-        for name in problem.argument_names
-    ]
+    geometry = file.geometry(problem, choice, multiprocessors)
+    shapes = {operand.name: operand for operand in problem.operands}
+    given: list[Any] = []
+    for name in problem.argument_names:
+        own = [one for one in file.header.tensor_maps if one.operand == name]
+        if name not in operands:
+            given.append(getattr(problem, name))
+        elif not own or any(one.pointer for one in own):
+            given.append(operands[name].nbytes)
+        given += [of_map(one, shapes[name], choice, problem) for one in own]
     grid = (*((blocks,) if blocks else geometry.grid), 1, 1)[:3]
     done = subprocess.run(
         [program, *map(str, (*grid, geometry.block[0], max(16, geometry.shared_bytes), *given))],
@@ -476,6 +497,7 @@ def one_block(name: str, workload: str, number: int, tmp_path: Path) -> None:
 
 FOR_EXPERTS = [
     {"tokens": 1, "n": 8, "k": 8},
+    {"tokens": 20, "n": 16, "k": 8, "experts": 40, "spread": "skewed"},
     *({"tokens": 150, "n": 136, "k": 264, "spread": s} for s in ("skewed", "single")),
 ]
 
@@ -483,7 +505,13 @@ FOR_FEW_BITS = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 32), (37, 70, 60
 
 
 def check_variant(
-    name: str, workload: str, number: int, sanitizer: str, folder: Path, shapes: Sequence[Any]
+    name: str,
+    workload: str,
+    number: int,
+    sanitizer: str,
+    folder: Path,
+    shapes: Sequence[Any],
+    multiprocessors: int = 1,
 ) -> None:
     """A variant on 16-bit numbers."""
     file = shipped(name, workload)
@@ -491,7 +519,22 @@ def check_variant(
     program = compiled(file, choice, build(workload, "fp16", shapes[0]), sanitizer, folder)
     for shape in shapes:
         problem = build(workload, "fp16", shape)
-        assert run_plain(program, file, choice, problem).reason == ""
+        ran = run_plain(program, file, choice, problem, multiprocessors=multiprocessors)
+        assert ran.reason == ""
+
+
+OF_SEVERAL_TILES = [
+    *FOR_EXPERTS[1:],
+    {"tokens": 1, "n": 8, "k": 8, "experts": 3},
+    {"tokens": 300, "n": 264, "k": 872, "experts": 5, "spread": "skewed"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 3])
+def test_experts_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
+    """The last shape has tiles that store the one before. An expert may come after the next one."""
+    check_variant("persistent", "grouped_gemm", number, "address", tmp_path, OF_SEVERAL_TILES, 3)
 
 
 @pytest.mark.slow
@@ -500,9 +543,9 @@ def test_experts_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", number, "address", tmp_path, FOR_EXPERTS)
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("number", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (5, 7))])
 def test_4_bit_weights_of_few_rows_are_right(number: int, tmp_path: Path) -> None:
-    shapes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 8), (1, 9, 2056), (5, 7, 776))]
+    shapes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 32), (1, 41, 2080), (21, 70, 800))]
     check_variant("rows", "w4a16", number, MEMORY, tmp_path, shapes)
 
 
@@ -513,6 +556,14 @@ def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 2])
+def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
+    shapes = [(1, 8, 32), (300, 136, 672), (70, 264, 1056)]
+    of = [dict(zip("mnk", shape, strict=True)) for shape in shapes]
+    check_variant("wgmma", "w4a16", number, "address", tmp_path, of, 2)
+
+
+@pytest.mark.slow
 def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
-    check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[1:2])
+    check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])

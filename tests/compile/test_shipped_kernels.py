@@ -52,6 +52,9 @@ CHAMPIONS = {
     "gemm/fed": "fp32",
     "gemm/few_rows": "bf16",
     "gemm/hopper/skinny": "bf16",
+    "grouped_gemm/persistent": "bf16",
+    "w4a16/rows": "bf16",
+    "w4a16/wgmma": "bf16",
 }
 """Kernels of which no variant may spill registers, in a precision."""
 
@@ -135,9 +138,9 @@ def test_no_variant_of_a_champion_spills(name: str, precision: str) -> None:
     Reading C needs the most registers.
     """
     file = FILES[name]
-    product = problems(file, precision)[0]
-    assert isinstance(product, Gemm)
-    problem = replace(product, beta=1.0)
+    problem = problems(file, precision)[0]
+    if isinstance(problem, Gemm):
+        problem = replace(problem, beta=1.0)
     for choice in file.header.all_variants:
         compiled = file.compile(problem, choice, "sm_90a")
         check(compiled)

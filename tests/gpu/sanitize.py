@@ -47,7 +47,7 @@ ATTENTION = (
     (16, 999, 8, 2, 128, 1),
 )
 EXPERTS = ((1, 1, 1, 1), (129, 65, 33, 5), (70, 136, 72, 8))
-QUANTISED = ((1, 1, 1), (7, 127, 129), (5, 65, 1032), (67, 48, 256))
+QUANTISED = ((1, 1, 1), (7, 127, 129), (5, 65, 1056), (67, 48, 256))
 CANCEL = ("sum", "gemv", "layernorm_backward")  # the last one in a row of one column
 LAYOUTS = ("nn", "nt", "tn", "tt")
 

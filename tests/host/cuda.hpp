@@ -52,6 +52,14 @@ inline unsigned __float_as_uint(float number) {
     return bits;
 }
 
+// Four of the eight bytes of both words, each by a digit of `which`.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    const std::uint64_t both = std::uint64_t(high) << 32 | low;
+    unsigned chosen = 0;
+    for (int i = 0; i < 4; ++i) chosen |= unsigned(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return chosen;
+}
+
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 
@@ -98,13 +106,36 @@ struct Warp {
 inline thread_local Warp* warp;
 inline void __syncwarp() { pthread_barrier_wait(&warp->barrier); }
 
-// What the lane with another number has. All 32 lanes must ask.
+inline int lane_number() { return (threadIdx.y * blockDim.x + threadIdx.x) % 32; }
+
+// What another lane has. All 32 lanes must ask.
 template <class Number>
-inline Number __shfl_xor_sync(unsigned, Number value, int distance) {
-    const int lane = (threadIdx.y * blockDim.x + threadIdx.x) % 32;
-    std::memcpy(&warp->addresses[lane], &value, sizeof(value));
+inline Number of_lane(Number value, int other) {
+    std::memcpy(&warp->addresses[lane_number()], &value, sizeof(value));
     __syncwarp();
-    std::memcpy(&value, &warp->addresses[lane ^ distance], sizeof(value));
+    std::memcpy(&value, &warp->addresses[other], sizeof(value));
     __syncwarp();
     return value;
 }
+template <class Number>
+inline Number __shfl_xor_sync(unsigned, Number value, int distance) {
+    return of_lane(value, lane_number() ^ distance);
+}
+template <class Number>
+inline Number __shfl_up_sync(unsigned, Number value, int distance) {
+    const int lane = lane_number();
+    return of_lane(value, lane < distance ? lane : lane - distance);
+}
+template <class Number>
+inline Number __shfl_sync(unsigned, Number value, int lane) {
+    return of_lane(value, lane);
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+    warp->addresses[lane_number()] = vote;
+    __syncwarp();
+    unsigned votes = 0;
+    for (int lane = 0; lane < 32; ++lane) votes |= unsigned(warp->addresses[lane]) << lane;
+    __syncwarp();
+    return votes;
+}
+inline int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }

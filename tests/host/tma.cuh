@@ -2,6 +2,8 @@
 // waited for. So a kernel that does not wait, or copies into a tile in use, is wrong.
 #pragma once
 
+#define HAS_TENSOR_MAPS
+
 #include "bulk_copy.cuh"
 #include "cluster.cuh"
 
@@ -13,6 +15,7 @@ struct TensorMap {
     int element;  // bytes
     int box_rows, box_columns;
     int swizzle;  // in bytes, 0 or as long as a row of the box
+    int matrices = 1;  // one behind the other, of which a box takes a part of one
 
     size_t box_bytes() const { return size_t(box_rows) * box_columns * element; }
 };
@@ -22,15 +25,15 @@ inline void prefetch(const TensorMap&) {}
 // Calls `with` the place of each element of a box in the tile and in the operand, null outside of it.
 // The pieces of 16 bytes of a tile are permuted by the bits of their address.
 template <typename With>
-void for_box(SharedAddress tile, const TensorMap& map, int row, int column, With with) {
+void for_box(SharedAddress tile, const TensorMap& map, int matrix, int row, int column, With with) {
     for (int i = 0; i < map.box_rows; ++i) {
         for (int j = 0; j < map.box_columns; ++j) {
             SharedAddress at = tile + map.element * (size_t(i) * map.box_columns + j);
             if (map.swizzle) at ^= at / 128 % (map.swizzle / 16) * 16;
             const int m = row + i, n = column + j;
-            const bool inside = m >= 0 && n >= 0 && m < map.rows && n < map.columns;
-            with(reinterpret_cast<void*>(at),
-                 inside ? map.data + map.element * (size_t(m) * map.columns + n) : nullptr);
+            const bool inside = m >= 0 && n >= 0 && m < map.rows && n < map.columns && matrix < map.matrices;
+            const size_t number = (size_t(matrix) * map.rows + m) * map.columns + n;
+            with(reinterpret_cast<void*>(at), inside ? map.data + map.element * number : nullptr);
         }
     }
 }
@@ -43,7 +46,7 @@ inline void check(const TensorMap& map, const void* shared) {
 }
 
 inline void copy_box_to(unsigned short blocks, void* shared, const TensorMap& map, int row, int column,
-                        Barrier* barrier) {
+                        Barrier* barrier, int matrix = 0) {
     check(map, shared);
     const std::lock_guard<std::mutex> guard(lock);
     for (unsigned rank = 0; rank < cluster_blocks.size(); ++rank) {
@@ -52,7 +55,7 @@ inline void copy_box_to(unsigned short blocks, void* shared, const TensorMap& ma
         std::memset(reinterpret_cast<void*>(tile), 0xff, map.box_bytes());  // NaN
         Phases& phases = barriers_at.at(in_block(rank, barrier));
         phases.boxes.push_back([=] {
-            for_box(tile, map, row, column, [&](void* to, const void* from) {
+            for_box(tile, map, matrix, row, column, [&](void* to, const void* from) {
                 from ? std::memcpy(to, from, map.element) : std::memset(to, 0, map.element);
             });
         });
@@ -64,6 +67,10 @@ inline void copy_box_to(unsigned short blocks, void* shared, const TensorMap& ma
 inline void copy_box(void* shared, const TensorMap& map, int row, int column, Barrier* barrier) {
     copy_box_to(1 << rank_in_cluster(), shared, map, row, column, barrier);
 }
+inline void copy_box(void* shared, const TensorMap& map, int matrix, int row, int column,
+                     Barrier* barrier) {
+    copy_box_to(1 << rank_in_cluster(), shared, map, row, column, barrier, matrix);
+}
 inline void copy_box(void* shared, const TensorMap& map, int row, int column, Barrier* barrier,
                      unsigned long long) {
     copy_box(shared, map, row, column, barrier);
@@ -72,7 +79,7 @@ inline void copy_box(void* shared, const TensorMap& map, int row, int column, Ba
 inline void store_box(const TensorMap& map, int row, int column, const void* shared) {
     check(map, shared);
     stores.push_back([=] {
-        for_box(address_of(shared), map, row, column, [&](const void* from, void* to) {
+        for_box(address_of(shared), map, 0, row, column, [&](const void* from, void* to) {
             if (to) std::memcpy(to, from, map.element);
         });
     });

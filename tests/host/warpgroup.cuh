@@ -1,6 +1,6 @@
 // kernels/include/warpgroup.cuh on the CPU. Products are computed as late as possible: when they are
-// waited for. So a kernel that gives a stage back too early, or reads sums too early, is wrong. Tensor
-// cores' narrower sums are not imitated, and TF32's shorter numbers only for fp32_3xtf32.
+// waited for. So a kernel that gives a stage back, writes to registers of rows or reads sums too early, is
+// wrong. Tensor cores' narrower sums are not imitated, and TF32's shorter numbers only for fp32_3xtf32.
 #pragma once
 
 #include "gemm.cuh"
@@ -69,14 +69,24 @@ struct Product {
     unsigned long long b;
     bool add;
     int registers;
-    std::vector<float> rows_a;
     float* sums[WARPGROUP];
+    const unsigned* held[WARPGROUP];  // four registers of rows
+
+    // By places of 4 bytes.
+    float held_element(int row, int k) const {
+        constexpr int each = 4 / sizeof(Input);
+        const int place = k / each, thread = row / 16 * 32 + row % 8 * 4 + place % 4;
+        Input elements[each];
+        std::memcpy(elements, &held[thread][row / 8 % 2 + place / 4 * 2], sizeof(elements));
+        return seen(elements[k % each]);
+    }
 
     void compute() {
         const int columns = 2 * registers;
-        std::vector<float> rows_b;
-        for (int i = 0; a && i < 64 * PRODUCT_K; ++i) {
-            rows_a.push_back(element_of(a, i / PRODUCT_K, i % PRODUCT_K));
+        std::vector<float> rows_a, rows_b;
+        for (int i = 0; i < 64 * PRODUCT_K; ++i) {
+            const int row = i / PRODUCT_K, k = i % PRODUCT_K;
+            rows_a.push_back(a ? element_of(a, row, k) : held_element(row, k));
         }
         for (int i = 0; i < columns * PRODUCT_K; ++i) {
             rows_b.push_back(element_of(b, i / PRODUCT_K, i % PRODUCT_K));
@@ -152,11 +162,7 @@ template <int registers>
 inline void multiply(float (&sums)[registers], const unsigned (&a)[4], unsigned long long b, bool add) {
     const std::lock_guard<std::mutex> guard(lock);
     Product& product = begin_product(sums, 0, b, add);
-    product.rows_a.resize(64 * PRODUCT_K);
-    const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4, k = threadIdx.x % 4;
-    for (int i = 0; i < 4; ++i) {
-        product.rows_a[(row + i % 2 * 8) * PRODUCT_K + k + i / 2 * 4] = seen(__uint_as_float(a[i]));
-    }
+    product.held[threadIdx.x % WARPGROUP] = a;
 }
 
 // Where a lane finds its 4 bytes of a matrix, by the addresses of rows that all lanes have given.
@@ -177,6 +183,18 @@ struct Store {
     int lanes = 0;
     SharedAddress rows[32];
     unsigned words[32][4];
+
+    // Element i of the row of 8 that lane `row` holds a quarter of, in matrix `matrix`.
+    unsigned short element(int matrix, int row, int i) const {
+        return words[row * 4 + i / 2][matrix] >> i % 2 * 16 & 0xffff;
+    }
+    void make(bool transposed) const {
+        for (int i = 0; i < 4 * 64; ++i) {
+            const int matrix = i / 64, row = i / 8 % 8, column = i % 8;
+            reinterpret_cast<unsigned short*>(rows[matrix * 8 + row])[column] =
+                transposed ? element(matrix, column, row) : element(matrix, row, column);
+        }
+    }
 };
 struct Stores {
     std::mutex lock;
@@ -187,7 +205,7 @@ inline std::map<Warp*, Stores> stores_of;
 inline thread_local Stores* own_stores;
 inline thread_local unsigned stores_begun;
 
-inline void store_matrices(SharedAddress row, const unsigned (&from)[4]) {
+inline void store_matrices(SharedAddress row, const unsigned (&from)[4], bool transposed = false) {
     if (!own_stores) {
         const std::lock_guard<std::mutex> guard(lock);
         own_stores = &stores_of[warp];
@@ -199,10 +217,12 @@ inline void store_matrices(SharedAddress row, const unsigned (&from)[4]) {
     store.rows[lane] = row;
     std::copy(from, from + 4, store.words[lane]);
     if (++store.lanes < 32) return;
-    for (int i = 0; i < 32 * 4; ++i) word_of(store.rows, i / 4, i % 4) = store.words[i / 4][i % 4];
+    store.make(transposed);
     own_stores->open.pop_front();  // the oldest: each lane comes to it first
     ++own_stores->made;
 }
+
+inline void store_transposed(SharedAddress row, const unsigned (&from)[4]) { store_matrices(row, from, true); }
 
 inline void store_pair(SharedAddress to, float x, float y) {
     float* pair = reinterpret_cast<float*>(to);

@@ -17,9 +17,11 @@ from rooflab.devices.cuda.driver import (
     TensorMap,
 )
 from rooflab.errors import KernelError, UsageError
+from rooflab.files import kernels_dir
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.cuda_file.tensor_maps import tensor_map
 from rooflab.model.problem import Problem
+from rooflab.workloads import build
 
 MINIMAL = """
 entry = "mine"
@@ -63,6 +65,32 @@ def test_a_box_may_have_all_dimensions_of_an_operand(tmp_path: Path) -> None:
     file = read(tmp_path, 'tensor_maps = [{ operand = "a", box = [1, 64, 16], swizzle = 64 }]')
     (made,) = maps(file, gemm(100, 8, 16, "bf16", layout="nt", batch=3))
     assert (made.extents, made.strides, made.box) == ((16, 100, 3), (32, 3200), (16, 64, 1))
+
+
+def test_weights_of_experts_are_matrices_of_their_own() -> None:
+    file = read_file(kernels_dir() / "grouped_gemm" / "03_persistent.cu")
+    sizes = {"tokens": 100, "n": 136, "k": 72, "experts": 5}
+    problem = build("grouped_gemm", "bf16", sizes)
+    assert not file.unsupported(problem)
+    x, w, y = maps(file, problem)
+    assert (x.extents, x.box) == ((72, 100), (64, 128))
+    assert (w.extents, w.strides, w.box) == ((136, 72, 5), (272, 272 * 72), (64, 64, 1))
+    assert (y.extents, y.box) == ((136, 100), (64, 16))
+    assert file.geometry(problem, file.header.all_variants[0], 132).grid == (5, 1, 1)
+    refused = build("grouped_gemm", "bf16", {**sizes, "n": 132})
+    assert "n to be a multiple of 8, it is 132" in file.unsupported(refused)
+
+
+def test_packed_weights_are_bytes() -> None:
+    file = read_file(kernels_dir() / "w4a16" / "04_wgmma.cu")
+    problem = build("w4a16", "fp16", {"m": 300, "n": 136, "k": 672})
+    assert not file.unsupported(problem)
+    _, w, _ = maps(file, problem)
+    uint8, plain = 0, 0
+    assert w == TensorMap(uint8, (336, 136), (336,), (32, 128), plain, 2)
+    assert file.geometry(problem, file.header.all_variants[0], 3).grid == (3, 1, 1)
+    refused = build("w4a16", "fp16", {"m": 300, "n": 136, "k": 80})
+    assert "k to be a multiple of 32, it is 80" in file.unsupported(refused)
 
 
 def test_only_inputs_in_tf32_are_rounded(tmp_path: Path) -> None:
