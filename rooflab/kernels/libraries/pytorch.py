@@ -59,17 +59,15 @@ def add(
 ) -> None:
     """Register a kernel of PyTorch."""
     without = without_torch if device_kind == "cpu" else without_torch_on_a_gpu
+    told = {"backend": "torch", "unavailable": without, "compiler": _version}
     register(
         name,
         title=title,
         workload=workload,
-        backend="torch",
         library=True,
         device_kind=device_kind,
         precisions=precisions,
-        compiler=_version,
-        fingerprint=_version,
-        **{"unavailable": without, **facts},
+        **{**told, "fingerprint": _version, **facts},
     )(prepare)
 
 
@@ -383,11 +381,12 @@ for _kind in ("cuda", "cpu"):
 def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:
     plain = "PyTorch" if workload in IN_PLACE else "PyTorch, and a copy of the result"
     name, title = ("torch_compiled", "torch.compile") if compiled else ("torch", plain)
-    facts = {"unsupported": _streamed} if workload in PLAIN else {}
+    facts = {"unsupported": streamed} if workload in PLAIN else {}
     add(partial(layer, compiled), name, title, workload, device_kind, *precisions, **facts)
 
 
-def _streamed(problem: Problem) -> str:
+def streamed(problem: Problem) -> str:
+    """Why PyTorch's tensors are not the operands of a problem."""
     return "PyTorch takes operands in device memory" if problem.host != NOWHERE else ""
 
 
