@@ -6,6 +6,7 @@ embeddings are not among them: Liger's have tokens before heads, and are made in
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from rooflab.kernels.libraries.packages import FLOATS, Package, Work
@@ -54,7 +55,7 @@ def _swiglu(torch: Any, problem: Any, gate: Any, up: Any) -> Any:
     return swiglu_forward(gate, up)[2:]
 
 
-def _cross_entropy(torch: Any, problem: Any, x: Any, targets: Any, y: Any) -> None:
+def _cross_entropy(torch: Any, problem: Any, x: Any, targets: Any, y: Any) -> partial[Any]:
     """The kernel itself: the function around it waits for the number of targets."""
     from liger_kernel.ops.cross_entropy import MAX_FUSED_SIZE, liger_cross_entropy_kernel
 
@@ -70,7 +71,7 @@ def _cross_entropy(torch: Any, problem: Any, x: Any, targets: Any, y: Any) -> No
     words |= dict.fromkeys(absent) | dict.fromkeys((*wanted, *present), False)
     words |= dict.fromkeys(zeros, 0) | dict.fromkeys(scales, 0.0)
     words["BLOCK_SIZE"] = min(MAX_FUSED_SIZE, 1 << (columns - 1).bit_length())
-    liger_cross_entropy_kernel[(rows,)](**words, num_warps=32)
+    return partial(liger_cross_entropy_kernel[(rows,)], **words, num_warps=32)
 
 
 def _wide(problem: Problem) -> str:
@@ -89,4 +90,4 @@ WORKS: Final[dict[str, Work]] = {
 
 for _workload, _work in WORKS.items():
     LIGER.add("liger", "Liger, in Triton", _workload, _work, *FLOATS, unsupported=_wide)
-LIGER.add("liger", "Liger, in Triton", "cross_entropy", _cross_entropy, *FLOATS, takes=True)
+LIGER.add("liger", "Liger, in Triton", "cross_entropy", _cross_entropy, *FLOATS, plans=True)

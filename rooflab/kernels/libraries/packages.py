@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Final
@@ -15,9 +15,9 @@ from rooflab.kernels.base import Launch, Operands, no_reason
 from rooflab.kernels.libraries import pytorch
 from rooflab.kernels.libraries.cuda import guarded
 
-Work = Callable[..., Iterable[Any] | None]
-"""``work(torch, problem, *inputs)`` returns the results. One that ``takes`` the outputs too writes
-them itself, and returns None."""
+Work = Callable[..., Any]
+"""``work(torch, problem, *inputs)`` returns the results. One that ``plans`` gets the outputs too:
+it returns a launch that writes them."""
 
 HALVES: Final = ("fp16", "bf16")
 FLOATS: Final = ("fp32", *HALVES)
@@ -50,40 +50,50 @@ class Package:
         workload: str,
         work: Work,
         *precisions: str,
-        takes: bool = False,
+        plans: bool = False,
         unsupported: Callable[[Any], str] = no_reason,
     ) -> None:
         """Register what it does for a workload on GPUs."""
-        prepare = partial(_prepare, f"{self.title}'s {workload}", work, takes)
+        prepare = partial(_prepare, f"{self.title}'s {workload}", work, plans)
         told = {"backend": name, "unavailable": self.unavailable}
         told |= {"compiler": self.version, "fingerprint": self.version}
         told |= {"unsupported": lambda problem: pytorch.streamed(problem) or unsupported(problem)}
         pytorch.add(prepare, name, title, workload, "cuda", *precisions, **told)
 
 
-def _prepare(told: str, work: Work, takes: bool, device: Device, operands: Operands) -> Launch:
+def _prepare(told: str, work: Work, plans: bool, device: Device, operands: Operands) -> Launch:
     """One launch compiles what the package compiles."""
+    launch = guarded(_made(work, plans, device, operands), Exception, told, alive=operands)
+    launch()
+    return launch
+
+
+def _made(work: Work, plans: bool, device: Device, operands: Operands) -> Callable[[], None]:
+    """The launch, which is planned when it is first called."""
     import torch
 
     problem, queue = operands.problem, pytorch.queue_of(torch, device)
     named = dict(zip(operands, pytorch.tensors(operands), strict=True))
     outputs = [named[one.name] for one in problem.operands if one.role == "out"]
     inputs = [named[one.name] for one in problem.operands if one.role != "out"]
-    work = partial(work, torch, problem, *inputs, *(outputs if takes else ()))
+
+    @cache
+    def planned() -> Callable[[], object]:
+        made: Callable[[], object] = work(torch, problem, *inputs, *outputs)
+        return made
 
     def call() -> None:
-        with queue, torch.no_grad(), _placed(torch, outputs):
-            found = work()
-        if found is None:
-            return
         with queue, torch.no_grad():
+            if plans:
+                planned()()
+                return
+            with _placed(torch, outputs):
+                found = work(torch, problem, *inputs)
             for output, one in zip(outputs, found, strict=True):
                 if one.data_ptr() != output.data_ptr():
                     output.copy_(one)
 
-    launch = guarded(call, Exception, told, alive=operands)
-    launch()
-    return launch
+    return call
 
 
 def _placed(torch: Any, outputs: Iterable[Any]) -> AbstractContextManager[None]:

@@ -147,7 +147,7 @@ def _add(device_kind: str, name: str, title: str, *precisions: str, **facts: Any
     add(prepare, f"torch_{name}", title, "attention", device_kind, *precisions, **facts)
 
 
-def _aligned(most: int) -> Any:
+def aligned(most: int) -> Any:
     """Why a tensor-core backend does not support a problem."""
 
     def refuses(problem: Any) -> str:
@@ -158,8 +158,8 @@ def _aligned(most: int) -> Any:
     return refuses
 
 
-_add("cuda", "cudnn", "by cuDNN", "fp16", "bf16", unsupported=_aligned(256))
-_add("cuda", "flash", "FlashAttention-2", "fp16", "bf16", unsupported=_aligned(256))
+_add("cuda", "cudnn", "by cuDNN", "fp16", "bf16", unsupported=aligned(256))
+_add("cuda", "flash", "FlashAttention-2", "fp16", "bf16", unsupported=aligned(256))
 _add("cuda", "math", "a kernel for each step", "fp64", "fp32", "fp16", "bf16")
 _add("cpu", "flash", "in blocks", "fp64", "fp32")
 _add("cpu", "math", "a pass for each step", "fp64", "fp32")
