@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, Final
 
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
-from rooflab.kernels.libraries.cuda import guarded
+from rooflab.kernels.libraries.cuda import guarded, multiples, scales_of_128
 from rooflab.kernels.libraries.pytorch import (
     add,
     queue_of,
@@ -86,7 +85,7 @@ def _no_grouped(device_kind: str) -> Any:
 def _rows(problem: Problem) -> str:
     """Why the grouped product does not support a problem: rows must be multiples of 16 bytes."""
     multiple = 16 // problem.precision.input.bytes
-    return _whole("torch_grouped", n=multiple, k=multiple)(problem)
+    return multiples("torch_grouped", n=multiple, k=multiple)(problem)
 
 
 def int4(device: Device, operands: Operands) -> Launch:
@@ -129,24 +128,6 @@ def scaled(device: Device, operands: Operands) -> Launch:
     return guarded(call, RuntimeError, "PyTorch's scaled product", alive=operands)
 
 
-def _not_hopper(capability: str) -> str:
-    """Why cuBLASLt does not have it for an architecture."""
-    only = "cuBLASLt has scales of 128 for compute capability 9.0 only"
-    return "" if capability == "9.0" else only
-
-
-def _whole(kernel: str, **multiples: int) -> Callable[[Problem], str]:
-    """Why a kernel does not support a problem whose extents are not these multiples."""
-
-    def unsupported(problem: Problem) -> str:
-        for name, multiple in multiples.items():
-            if (given := problem.extents[name]) % multiple:
-                return f"{kernel} needs {name.upper()} to be a multiple of {multiple}, not {given}"
-        return ""
-
-    return unsupported
-
-
 FLOATS: Final = {"cuda": ("fp64", "fp32", "fp16", "bf16"), "cpu": ("fp64", "fp32")}
 FAST: Final = {"cuda": "bf16", "cpu": "fp32"}
 
@@ -164,12 +145,12 @@ for _kind in ("cuda", "cpu"):
     add(
         *(int4, "torch_int4", "PyTorch's kernel for 4-bit weights, and a copy of the result"),
         *("w4a16", _kind, FAST[_kind]),
-        unsupported=_whole("torch_int4", n=16, k=GROUP),
+        unsupported=multiples("torch_int4", n=16, k=GROUP),
     )
 
 add(
     *(scaled, "torch_scaled_mm", "PyTorch's scaled product, by cuBLASLt", "block_gemm"),
     *("cuda", "fp8"),
-    unsupported=_whole("torch_scaled_mm", n=16, k=4 * GROUP),  # a row of scales: 16 bytes
-    unfit=_not_hopper,
+    unsupported=multiples("torch_scaled_mm", n=16, k=4 * GROUP),  # a row of scales: 16 bytes
+    unfit=scales_of_128,
 )
