@@ -32,7 +32,8 @@ def _workspace(torch: Any, device: Any) -> Any:
 
 
 def _attention(torch: Any, problem: Any, q: Any, k: Any, v: Any, o: Any) -> Any:
-    """Keys of a sequence are one page. Of one query nothing is copied; tokens come before heads."""
+    """Keys of a sequence are one page. Tokens come before heads: of one query nothing is copied, of
+    several the result, and of several sequences also the queries."""
     import flashinfer
 
     batch, queries, heads = problem.batch, problem.queries, problem.heads
@@ -69,7 +70,7 @@ def _heads(problem: Any) -> str:
 FLASHINFER.add("flashinfer", "FlashInfer", "rmsnorm", _rmsnorm, *HALVES, plans=True)
 FLASHINFER.add(
     "flashinfer",
-    "FlashInfer, and copies of queries and results if there are several queries",
+    "FlashInfer, and a copy of the result if there are several queries",
     "attention",
     _attention,
     *HALVES,
