@@ -700,7 +700,7 @@ KERNELS = Registry(
             for name in (
                 *("triad", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
                 *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
-                *("grouped_gemm", "w4a16"),
+                *("grouped_gemm", "w4a16", "block_gemm"),
                 *(
                     "rmsnorm_backward",
                     "layernorm_backward",

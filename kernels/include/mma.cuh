@@ -85,6 +85,14 @@ __device__ inline unsigned pack_pair(float low, float high) {
 
 // Products ------------------------------------------------------------------------------------
 
+// As multiply_add of the types of 2 bytes, below, with four numbers of FP8 in a register: 32 along K.
+__device__ inline void multiply_add_e4m3(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"
+        " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // c += a * b, of 16 x 8 sums. Lane l holds, with g = l / 4 and t = l % 4:
 //   c[0..1]  row g, columns 2 t and 2 t + 1;   c[2..3]  the same of row g + 8
 //   a[0], a[1]  rows g and g + 8 at place t of K;   a[2], a[3]  at place t + 4

@@ -86,6 +86,7 @@ _PREFIXES: Final = {
     "cutlass": "cutlass",
     "cute": "cute",
     **dict.fromkeys(("cublas", "cublaslt", "cudnn", "cupy", "cufft", "nccl", "torch"), "libraries"),
+    **dict.fromkeys(("liger", "quack", "flashinfer", "fa"), "libraries"),
     "pinned": "rungs",
     "pageable": "libraries",
 }

@@ -22,7 +22,7 @@ DEFAULT = "gemm"
 FIRST: Final = (
     *("gemm", "gemv", "add", "copy", "triad", "sum"),
     *("softmax", "rmsnorm", "layernorm", "cross_entropy", "swiglu", "rope", "attention"),
-    *("grouped_gemm", "w4a16", "adamw"),
+    *("grouped_gemm", "w4a16", "block_gemm", "adamw"),
     *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "embedding", "quantize"),
 )
 """How lists of workloads begin; they end with collectives."""

@@ -27,7 +27,7 @@ BUILTIN = (
     *VECTORS,
     *("gemm", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
     *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
-    *("grouped_gemm", "w4a16"),
+    *("grouped_gemm", "w4a16", "block_gemm"),
     *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "embedding", "quantize"),
 )
 

@@ -357,6 +357,7 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
     "quantize": [{"rows": 1, "columns": 1}, {"rows": 7, "columns": 300}],
     "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
     "w4a16": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 3, "k": 259}],
+    "block_gemm": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 131, "k": 259}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],
     "grouped_gemm": [
         {"tokens": 1, "n": 1, "k": 1},
@@ -553,6 +554,12 @@ def test_4_bit_weights_of_few_rows_are_right(number: int, tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", [0, 3, 4])
 def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
     check_variant("mma", "w4a16", number, "address", tmp_path, FOR_FEW_BITS)
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(3, marks=pytest.mark.slow)])
+def test_blocks_in_fp8_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
+    shapes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 16), (37, 134, 272), (150, 18, 400))]
+    check_variant("mma", "block_gemm", number, "address", tmp_path, shapes)
 
 
 @pytest.mark.slow

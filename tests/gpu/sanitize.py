@@ -103,7 +103,7 @@ def problems(workload: str, precision: str) -> list[Problem]:
         of_experts = ("tokens", "n", "k", "experts")
         shapes = [dict(zip(of_experts, one, strict=True)) for one in EXPERTS]
         return [build(workload, precision, {**s, "spread": c}) for s in shapes for c in SPREADS]
-    if workload == "w4a16":
+    if workload in ("w4a16", "block_gemm"):
         return [build(workload, precision, dict(zip("mnk", one, strict=True))) for one in QUANTISED]
     name = "elements" if workload in ("sum", "adamw") else "columns"
     return [build(workload, precision, {name: count}) for count in VECTORS]

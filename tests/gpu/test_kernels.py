@@ -92,6 +92,7 @@ QUANTISED = (
     (64, 520, 288),
     (333, 48, 1280),
     (700, 8200, 288),
+    (128, 272, 1024),
 )
 KEPT_BYTES = 2**28
 VECTORS = (1, 7, 127, 129, 1000, 4099, 65536, 1_000_003)
@@ -139,7 +140,7 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
     elif workload == "grouped_gemm":
         for sizes in EXPERTS:
             yield dict(zip(("tokens", "n", "k", "experts"), sizes, strict=True))
-    elif workload == "w4a16":
+    elif workload in ("w4a16", "block_gemm"):
         for shape in QUANTISED:
             yield dict(zip("mnk", shape, strict=True))
     else:

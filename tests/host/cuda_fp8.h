@@ -13,6 +13,10 @@ struct __nv_fp8_e4m3 {
         const int steps = int(std::nearbyint(std::ldexp(size, 4 - exponent)));
         bits = (unsigned char)(steps + 8 * (exponent + 5) + 128 * std::signbit(number));
     }
+    explicit operator float() const {
+        const int exponent = bits >> 3 & 15, mantissa = (bits & 7) + (exponent ? 8 : 0);
+        return std::ldexp(bits >> 7 ? -mantissa : mantissa, std::fmax(exponent, 1) - 10);
+    }
 };
 
 struct __nv_fp8x2_e4m3 {

@@ -2,6 +2,8 @@
 // are made when they are waited for.
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "shared_address.cuh"
 #include "types.cuh"
 
@@ -43,24 +45,34 @@ inline unsigned pack_pair(float low, float high) {
     return packed;
 }
 
-// Half `half` of a register of another lane.
-inline float held(int lane, int number, int half) {
-    Input pair[2];
-    std::memcpy(pair, &warp->registers[lane][number], 4);
-    return pair[half];
+// One of the numbers in a register of another lane.
+template <typename Number>
+float held(int lane, int number, int i) {
+    Number together[4 / sizeof(Number)];
+    std::memcpy(together, &warp->registers[lane][number], 4);
+    return float(together[i]);
 }
 
-inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
+template <typename Number>
+void multiply_registers(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
+    constexpr int EACH = 4 / sizeof(Number);
     const int lane = lane_of_warp();
     std::copy(a, a + 4, warp->registers[lane]);
     std::copy(b, b + 2, warp->registers[lane] + 4);
     __syncwarp();
     for (int i = 0; i < 4; ++i) {
         const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        for (int k = 0; k < 16; ++k) {
-            const int at = k % 8 / 2, of_a = row / 8 + k / 8 * 2, of_b = 4 + k / 8;
-            c[i] += held(row % 8 * 4 + at, of_a, k % 2) * held(column * 4 + at, of_b, k % 2);
+        for (int k = 0; k < 8 * EACH; ++k) {
+            const int at = k / EACH % 4, later = k / EACH / 4, one = k % EACH;
+            c[i] += held<Number>(row % 8 * 4 + at, row / 8 + later * 2, one) *
+                    held<Number>(column * 4 + at, 4 + later, one);
         }
     }
     __syncwarp();
+}
+inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
+    multiply_registers<Input>(c, a, b);
+}
+inline void multiply_add_e4m3(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
+    multiply_registers<__nv_fp8_e4m3>(c, a, b);
 }

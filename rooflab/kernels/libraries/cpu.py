@@ -15,7 +15,7 @@ from rooflab.devices.cpu.ceilings import fix_numba_threads
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.registry import register
-from rooflab.model.encoding import E4M3_MAX, encode
+from rooflab.model.encoding import E4M3, E4M3_MAX, encode
 from rooflab.model.precision import FP8_E4M3
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.elementwise import Elementwise
@@ -140,6 +140,20 @@ def numpy_w4a16(device: Device, operands: Operands) -> Launch:
         bits = numpy.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)[:, :k]
         weights = (bits - x.dtype.type(ZERO)) * scales.repeat(GROUP, axis=1)[:, :k]
         numpy.matmul(x, weights.T, out=y)
+
+    return launch
+
+
+@numpy_kernel(workload="block_gemm")
+def numpy_block_gemm(device: Device, operands: Operands) -> Launch:
+    """NumPy, a table for FP8 and a pass for each step, then BLAS."""
+    numpy, (x, w, x_scales, w_scales, y) = device.arrays, operands.values()
+    (n, k), table = w.shape, numpy.array(E4M3, y.dtype)
+
+    def launch() -> None:
+        tokens = table[x] * x_scales.T.repeat(GROUP, axis=1)[:, :k]
+        each = w_scales.repeat(GROUP, axis=0)[:n].repeat(GROUP, axis=1)[:, :k]
+        numpy.matmul(tokens, (table[w] * each).T, out=y)
 
     return launch
 

@@ -2,7 +2,7 @@
 
 cuBLAS runs one algorithm, chosen by rules. cublasLtMatmulAlgoGetHeuristic returns several, the most
 promising first. Here each is a variant, and rooflab's search finds the fastest one. FP8 exists only
-in cuBLASLt.
+in cuBLASLt, and so do scales of blocks (``block_gemm``).
 
 Operands change places as in ``libraries.cublas``, because the library is column-major.
 """
@@ -19,10 +19,16 @@ from rooflab.devices.cuda.launches import Builds
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel, Launch, Operands, Variant
 from rooflab.kernels.libraries import cublas
-from rooflab.kernels.libraries.cuda import guarded, require_tensor_cores
+from rooflab.kernels.libraries.cuda import (
+    guarded,
+    multiples,
+    require_tensor_cores,
+    scales_of_128,
+)
 from rooflab.kernels.registry import BUILTIN
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
+from rooflab.workloads.quantised import GROUP
 
 MOST_ALGORITHMS: Final = 128
 """More than the heuristics return: all of theirs are raced."""
@@ -34,6 +40,16 @@ FP8_LAYOUT: Final = "nt"
 FP8_MULTIPLE: Final = 16
 """FP8 needs operands that are contiguous along K (A transposed, B not, in the library's
 column-major view), and 16-byte rows (cuBLAS, "cublasLtMatmul")."""
+
+SCALES: Final = {
+    "A": ("w_scales", "BLK128x128_32F"),
+    "B": ("x_scales", "VEC128_32F"),
+}
+"""By operand of the library: our operand with its scales, and their mode (cuBLAS, "1D and 2D Block
+Scaling for FP8", for compute capability 9.0)."""
+
+ANYWHERE: Final = 256
+"""An address of scales, for heuristics: they do not read it."""
 
 
 def unavailable(device: Device | None) -> str:
@@ -68,7 +84,8 @@ class AlgorithmPlan:
         self.library = bindings.cublasLt
         self.handle = handle
         precision = problem.precision
-        of_a, of_b = (letter == "t" for letter in str(problem.settings["layout"]))
+        layout = str(problem.settings.get("layout", FP8_LAYOUT))
+        of_a, of_b = (letter == "t" for letter in layout)
         self.scalar = "float64" if precision.accumulate.name == "fp64" else "float32"
         self.operation = self._make(
             "matmul_desc",
@@ -78,29 +95,47 @@ class AlgorithmPlan:
             TRANSB=of_a,
             FAST_ACCUM=fast,
         )
+        names = [one.name for one in problem.operands]
+        self.scales = {key: name for key, (name, _) in SCALES.items() if name in names}
+        for key in self.scales:
+            mode = self.library.MatmulMatrixScale[SCALES[key][1]]
+            self._set("matmul_desc", self.operation, f"{key}_SCALE_MODE", mode)
+            self._set("matmul_desc", self.operation, f"{key}_SCALE_POINTER", ANYWHERE)
+        matrices = [one for one in problem.operands if one.name not in self.scales.values()]
+        self.names = [one.name for one in matrices]
         self.a, self.b, self.c = (
-            self._matrix(one.shape, CudaDataType[one.type.cuda]) for one in problem.operands
+            self._matrix(one.shape, CudaDataType[one.type.cuda]) for one in matrices
         )
         self.algorithms = self._propose()
 
-    def _make(self, kind: str, *arguments: int, **attributes: int) -> int:
-        """A descriptor, destroyed with this plan; each attribute is set in its type."""
-        import numpy as np
+    def use_scales(self, addresses: dict[str, int]) -> None:
+        """The next products are with these scales."""
+        for key, address in addresses.items():
+            self._set("matmul_desc", self.operation, f"{key}_SCALE_POINTER", address)
 
+    def _make(self, kind: str, *arguments: int, **attributes: int) -> int:
+        """A descriptor, destroyed with this plan."""
         lt = self.library
         made: int = getattr(lt, f"{kind}_create")(*arguments)
         weakref.finalize(self, getattr(lt, f"{kind}_destroy"), made)
-        names = getattr(lt, f"{kind.title().replace('_', '')}Attribute")
         for name, value in attributes.items():
-            data_type = getattr(lt, f"get_{kind}_attribute_dtype")(names[name])
-            buffer = np.array([value], data_type)
-            write = getattr(lt, f"{kind}_set_attribute")
-            write(made, names[name], buffer.ctypes.data, buffer.nbytes)
+            self._set(kind, made, name, value)
         return made
+
+    def _set(self, kind: str, made: int, name: str, value: int) -> None:
+        """Set an attribute of a descriptor, in its type."""
+        import numpy as np
+
+        lt = self.library
+        attribute = getattr(lt, f"{kind.title().replace('_', '')}Attribute")[name]
+        data_type = getattr(lt, f"get_{kind}_attribute_dtype")(attribute)
+        buffer = np.array([value], data_type)
+        write = getattr(lt, f"{kind}_set_attribute")
+        write(made, attribute, buffer.ctypes.data, buffer.nbytes)
 
     def _matrix(self, shape: tuple[int, ...], data_type: int) -> int:
         """The layout of a batch of row-major matrices: their transposes by columns."""
-        batch, rows, columns = shape
+        batch, rows, columns = (1, *shape)[-3:]
         by_columns = (data_type, columns, rows, columns)
         step = rows * columns
         return self._make(
@@ -186,9 +221,11 @@ def _prepare(
         library=_version(),
         algorithm=plan.describe(rank),
     )
-    scalars = np.array([problem.settings["alpha"], problem.settings["beta"]], plan.scalar)
+    factors = [problem.settings.get(name, usual) for name, usual in (("alpha", 1), ("beta", 0))]
+    scalars = np.array(factors, plan.scalar)
     alpha = scalars.ctypes.data
-    a, b, c = (array.data.ptr for array in operands.values())
+    a, b, c = (operands[one].data.ptr for one in plan.names)
+    scales = {key: operands[name].data.ptr for key, name in plan.scales.items()}
     arguments = (
         *(plan.handle, plan.operation, alpha, b, plan.b, a, plan.a),
         *(alpha + scalars.itemsize, c, plan.c, c, plan.c, plan.address(rank)),
@@ -197,6 +234,7 @@ def _prepare(
     def call() -> None:
         stream = current().ptr
         workspace = _workspace(device.id, stream).data.ptr
+        plan.use_scales(scales)
         cublasLt.matmul(*arguments, workspace, WORKSPACE_BYTES, stream)
 
     told = f"cuBLASLt refuses {problem.size}"
@@ -209,7 +247,9 @@ def _version() -> str:
     return f"cuBLASLt {cublasLt.get_version()}"
 
 
-def kernel(name: str, title: str, precisions: tuple[str, ...], *, fast: bool = False) -> Kernel:
+def kernel(
+    name: str, title: str, precisions: tuple[str, ...], *, fast: bool = False, **facts: Any
+) -> Kernel:
     """A kernel of the library; ``fast`` adds FP8 products without promoting sums to FP32."""
     builds = Builds()
     variants = tuple(
@@ -231,7 +271,7 @@ def kernel(name: str, title: str, precisions: tuple[str, ...], *, fast: bool = F
         variant=variants[0].name,
         variants=variants,
         unavailable=unavailable,
-        unsupported=unsupported,
+        **{"unsupported": unsupported, **facts},
         fingerprint=_version,
         builds=builds.records,
         library=True,
@@ -251,5 +291,15 @@ BUILTIN.add(
         "cuBLASLt with fast accumulation: FP8 sums stay in the tensor cores",
         ("fp8",),
         fast=True,
+    )
+)
+BUILTIN.add(
+    kernel(
+        "cublaslt",
+        "cuBLASLt, the fastest of all that its heuristics propose",
+        ("fp8",),
+        workload="block_gemm",
+        unsupported=multiples("cublaslt", n=16, k=4 * GROUP),  # a row of scales: 16 bytes
+        unfit=scales_of_128,
     )
 )

@@ -11,6 +11,7 @@ from rooflab.devices.cuda.device import availability
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Launch
 from rooflab.model.precision import Precision
+from rooflab.model.problem import Problem
 
 
 def needs(*libraries: str) -> Callable[[Device | None], str]:
@@ -55,3 +56,21 @@ def guarded(call: Callable[[], object], error: type[Exception], told: str, alive
             raise KernelError(f"{told}: {failed}") from failed
 
     return launch
+
+
+def multiples(kernel: str, **wanted: int) -> Callable[[Problem], str]:
+    """``Kernel.unsupported`` of a kernel that needs these extents to be multiples."""
+
+    def unsupported(problem: Problem) -> str:
+        for name, multiple in wanted.items():
+            if (given := problem.extents[name]) % multiple:
+                return f"{kernel} needs {name.upper()} to be a multiple of {multiple}, not {given}"
+        return ""
+
+    return unsupported
+
+
+def scales_of_128(capability: str) -> str:
+    """``Kernel.unfit`` of FP8 products with such scales."""
+    only = "cuBLASLt has scales of 128 for compute capability 9.0 only"
+    return "" if capability == "9.0" else only

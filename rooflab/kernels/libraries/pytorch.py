@@ -59,17 +59,15 @@ def add(
 ) -> None:
     """Register a kernel of PyTorch."""
     without = without_torch if device_kind == "cpu" else without_torch_on_a_gpu
+    told = {"backend": "torch", "unavailable": without, "compiler": _version}
     register(
         name,
         title=title,
         workload=workload,
-        backend="torch",
         library=True,
         device_kind=device_kind,
         precisions=precisions,
-        compiler=_version,
-        fingerprint=_version,
-        **{"unavailable": without, **facts},
+        **{**told, "fingerprint": _version, **facts},
     )(prepare)
 
 
@@ -149,7 +147,7 @@ def _add(device_kind: str, name: str, title: str, *precisions: str, **facts: Any
     add(prepare, f"torch_{name}", title, "attention", device_kind, *precisions, **facts)
 
 
-def _aligned(most: int) -> Any:
+def aligned(most: int) -> Any:
     """Why a tensor-core backend does not support a problem."""
 
     def refuses(problem: Any) -> str:
@@ -160,8 +158,8 @@ def _aligned(most: int) -> Any:
     return refuses
 
 
-_add("cuda", "cudnn", "by cuDNN", "fp16", "bf16", unsupported=_aligned(256))
-_add("cuda", "flash", "FlashAttention-2", "fp16", "bf16", unsupported=_aligned(256))
+_add("cuda", "cudnn", "by cuDNN", "fp16", "bf16", unsupported=aligned(256))
+_add("cuda", "flash", "FlashAttention-2", "fp16", "bf16", unsupported=aligned(256))
 _add("cuda", "math", "a kernel for each step", "fp64", "fp32", "fp16", "bf16")
 _add("cpu", "flash", "in blocks", "fp64", "fp32")
 _add("cpu", "math", "a pass for each step", "fp64", "fp32")
@@ -395,11 +393,12 @@ for _kind in ("cuda", "cpu"):
 def _add_layer(workload: str, device_kind: str, compiled: bool, *precisions: str) -> None:
     plain = "PyTorch" if workload in IN_PLACE else "PyTorch, and a copy of the result"
     name, title = ("torch_compiled", "torch.compile") if compiled else ("torch", plain)
-    facts = {"unsupported": _streamed} if workload in PLAIN else {}
+    facts = {"unsupported": streamed} if workload in PLAIN else {}
     add(partial(layer, compiled), name, title, workload, device_kind, *precisions, **facts)
 
 
-def _streamed(problem: Problem) -> str:
+def streamed(problem: Problem) -> str:
+    """Why PyTorch's tensors are not the operands of a problem."""
     return "PyTorch takes operands in device memory" if problem.host != NOWHERE else ""
 
 

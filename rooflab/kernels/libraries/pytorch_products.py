@@ -1,4 +1,4 @@
-"""PyTorch's products for mixtures of experts and 4-bit weights."""
+"""PyTorch's products for mixtures of experts, 4-bit weights and blocks in FP8."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
-from rooflab.kernels.libraries.cuda import guarded
+from rooflab.kernels.libraries.cuda import guarded, multiples, scales_of_128
 from rooflab.kernels.libraries.pytorch import (
     add,
     queue_of,
@@ -85,10 +85,7 @@ def _no_grouped(device_kind: str) -> Any:
 def _rows(problem: Problem) -> str:
     """Why the grouped product does not support a problem: rows must be multiples of 16 bytes."""
     multiple = 16 // problem.precision.input.bytes
-    for name in ("n", "k"):
-        if (given := problem.extents[name]) % multiple:
-            return f"torch_grouped needs {name.upper()} to be a multiple of {multiple}, not {given}"
-    return ""
+    return multiples("torch_grouped", n=multiple, k=multiple)(problem)
 
 
 def int4(device: Device, operands: Operands) -> Launch:
@@ -116,12 +113,19 @@ def int4(device: Device, operands: Operands) -> Launch:
     return guarded(call, RuntimeError, "PyTorch's product of 4-bit weights", alive=operands)
 
 
-def _whole(problem: Problem) -> str:
-    """Why the product of 4-bit weights does not support a problem."""
-    for name, multiple in (("n", 16), ("k", GROUP)):
-        if (given := problem.extents[name]) % multiple:
-            return f"torch_int4 needs {name.upper()} to be a multiple of {multiple}, not {given}"
-    return ""
+def scaled(device: Device, operands: Operands) -> Launch:
+    """cuBLASLt's product of blocks; scales of X have a row for each group, as it wants them."""
+    import torch
+
+    queue = queue_of(torch, device)
+    x, w, x_scales, w_scales, y = tensors(operands)
+    given = (x, w.T, x_scales.T, w_scales.T)
+
+    def call() -> None:
+        with queue, torch.no_grad():
+            torch._scaled_mm(*given, out_dtype=torch.bfloat16, out=y)
+
+    return guarded(call, RuntimeError, "PyTorch's scaled product", alive=operands)
 
 
 FLOATS: Final = {"cuda": ("fp64", "fp32", "fp16", "bf16"), "cpu": ("fp64", "fp32")}
@@ -141,5 +145,12 @@ for _kind in ("cuda", "cpu"):
     add(
         *(int4, "torch_int4", "PyTorch's kernel for 4-bit weights, and a copy of the result"),
         *("w4a16", _kind, FAST[_kind]),
-        unsupported=_whole,
+        unsupported=multiples("torch_int4", n=16, k=GROUP),
     )
+
+add(
+    *(scaled, "torch_scaled_mm", "PyTorch's scaled product, by cuBLASLt", "block_gemm"),
+    *("cuda", "fp8"),
+    unsupported=multiples("torch_scaled_mm", n=16, k=4 * GROUP),  # a row of scales: 16 bytes
+    unfit=scales_of_128,
+)

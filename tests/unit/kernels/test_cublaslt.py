@@ -34,7 +34,9 @@ TYPES = {
 }
 CudaDataType = IntEnum("CudaDataType", list(TYPES))  # type: ignore[misc]
 ComputeType = IntEnum("ComputeType", ["COMPUTE_64F", "COMPUTE_32F", "COMPUTE_32F_FAST_TF32"])
-KERNELS = {kernel.name: kernel for kernel in discover().all() if kernel.name.startswith("cublaslt")}
+FOUND = [kernel for kernel in discover().all() if kernel.name.startswith("cublaslt")]
+KERNELS = {kernel.name: kernel for kernel in FOUND if kernel.workload == "gemm"}
+(BLOCKS,) = (kernel for kernel in FOUND if kernel.workload == "block_gemm")
 
 
 class CuBLASLtError(Exception):
@@ -51,7 +53,11 @@ def at(address: int, data_type: Any, shape: tuple[int, ...]) -> Any:
 class Library:
     """Descriptors are places in a list of dicts."""
 
-    MatmulDescAttribute = IntEnum("MatmulDescAttribute", ["TRANSA", "TRANSB", "FAST_ACCUM"])
+    MatmulDescAttribute = IntEnum(
+        "MatmulDescAttribute",
+        "TRANSA TRANSB FAST_ACCUM A_SCALE_MODE A_SCALE_POINTER B_SCALE_MODE B_SCALE_POINTER",
+    )
+    MatmulMatrixScale = IntEnum("MatmulMatrixScale", ["VEC128_32F", "BLK128x128_32F"])
     MatrixLayoutAttribute = IntEnum(
         "MatrixLayoutAttribute", ["BATCH_COUNT", "STRIDED_BATCH_OFFSET"]
     )
@@ -135,11 +141,23 @@ class Library:
             )
             x = x.T if described[names.TRANSA] else x
             y = y.T if described[names.TRANSB] else y
+            if names.A_SCALE_MODE in described:
+                x, y = self.scaled(described, x, y)
             total = scale * (x @ y)
             if add:
                 total = total + add * decode(np, out.copy(), self.type_of(of_c))
             out[...] = encode(np, total, self.type_of(of_c))
         self.ran.append((int(at(algorithm, np.uint64, (1,))[0]), workspace))
+
+    def scaled(self, described: dict[Any, Any], x: Any, y: Any) -> Any:
+        """Of W, N x K, and of X by columns, K x M."""
+        names, modes, groups = self.MatmulDescAttribute, self.MatmulMatrixScale, x.shape[1] // 128
+        assert described[names.A_SCALE_MODE] == modes.BLK128x128_32F
+        assert described[names.B_SCALE_MODE] == modes.VEC128_32F
+        of_x = at(described[names.A_SCALE_POINTER], np.float32, (-(-len(x) // 128), groups))
+        of_y = at(described[names.B_SCALE_POINTER], np.float32, (groups, y.shape[1]))
+        wide = of_x.repeat(128, axis=0)[: len(x)].repeat(128, axis=1)
+        return x * wide, y * of_y.repeat(128, axis=0)
 
 
 class Array(np.ndarray):
@@ -173,8 +191,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
         one.cache_clear()
 
 
-def operands_of(precision: str, **parameters: Any) -> Operands:
-    made = allocate(fake.FakeDevice(), build("gemm", precision, parameters), 6)
+def operands_of(precision: str, workload: str = "gemm", **parameters: Any) -> Operands:
+    made = allocate(fake.FakeDevice(), build(workload, precision, parameters), 6)
     return Operands(
         made.problem, {name: made[name].view(Array) for name in made}, dict(made.initial)
     )
@@ -187,7 +205,7 @@ def test_the_product_is_right(library: Library, precision: str, layout: str) -> 
     for batch, alpha, beta in ((1, 1.0, 0.0), (1, 0.5, -2.0), (3, 1.5, 0.5)):
         extents = {"m": 7, "n": 32, "k": 16} if precision == "fp8" else {"m": 7, "n": 5, "k": 9}
         settings = {"batch": batch, "alpha": alpha, "beta": beta, "layout": layout}
-        operands = operands_of(precision, **extents, **settings)
+        operands = operands_of(precision, "gemm", **extents, **settings)
         if kernel.refuses(operands.problem):
             assert (precision, layout == "nt") == ("fp8", False)
             continue
@@ -196,6 +214,21 @@ def test_the_product_is_right(library: Library, precision: str, layout: str) -> 
             poison(operands, pattern)
             launch()
             assert verify(device, operands, 0).reason == "", (batch, alpha, beta)
+
+
+def test_blocks_have_the_scales_of_their_operands(library: Library) -> None:
+    device = fake.FakeDevice()
+    shape: dict[str, Any] = {"m": 7, "n": 144, "k": 512}
+    several = [operands_of("fp8", "block_gemm", **shape) for _ in range(2)]
+    several[1]["x_scales"][...] *= 2
+    launches = [BLOCKS.prepare(device, one) for one in several]
+    for operands, launch in zip(several, launches, strict=True):
+        poison(operands)
+        launch()
+        assert verify(device, operands, 0).reason == ""
+    told = BLOCKS.refuses(build("block_gemm", "fp8", {**shape, "k": 384}))
+    assert told == "cublaslt needs K to be a multiple of 512, not 384"
+    assert BLOCKS.unfit("9.0") == "" and "9.0 only" in BLOCKS.unfit("10.0")
 
 
 def test_each_variant_runs_its_proposal(library: Library) -> None:

@@ -237,6 +237,11 @@ class Torch:
         rows = zip(np.split(x.numbers, offs.array[:-1]), w.numbers, strict=True)
         return np.concatenate([some @ weights for some, weights in rows])
 
+    def scaled_mm(self, x: Any, w: Any, *scales: Any, out_dtype: str, out: Any) -> None:
+        assert self.stream == "rooflab's" and out_dtype == "bfloat16"
+        of_x, of_w = (one.repeat(128, axis=1 - i) for i, one in enumerate(scales))
+        out.copy_((x.numbers * of_x) @ (w * of_w.repeat(128, axis=1)[:, : w.shape[1]]))
+
     def pack(self, bits: Any, inner: int) -> Any:
         """Its layout is PyTorch's own: here a number for each weight, those in high bits first."""
         assert self.stream == "rooflab's" and inner == 8 and bits.dtype == np.uint8
@@ -330,6 +335,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         _grouped_mm=here.grouped_mm,
         _convert_weight_to_int4pack=here.pack,
         _weight_int4pack_mm=here.int4_mm,
+        _scaled_mm=here.scaled_mm,
         cuda=cuda,
         mean=lambda x, axis, keepdim: np.mean(x, axis, keepdims=keepdim),
         sum=np.sum,
@@ -410,6 +416,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "grouped_gemm": {"tokens": 37, "n": 16, "k": 24, "spread": "skewed"},
     "w4a16": {"m": 5, "n": 16, "k": 256},
+    "block_gemm": {"m": 5, "n": 144, "k": 512},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},
 }

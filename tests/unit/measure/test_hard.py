@@ -141,7 +141,10 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
             for spread in ("uniform", "skewed", "single")
         ),
     ],
-    "w4a16": [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (3, 7, 130), (40, 33, 1001))],
+    **{
+        name: [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (3, 7, 130), (40, 33, 1001))]
+        for name in ("w4a16", "block_gemm")
+    },
     "gemv": [{"m": 1, "n": 1}, {"m": 1, "n": 1000}, {"m": 129, "n": 1}, {"m": 37, "n": 513}],
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
@@ -172,7 +175,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         )
     ],
 }
-PRODUCTS = ("gemm", "grouped_gemm", "w4a16", "gemv", "spectrum", "attention")
+PRODUCTS = ("gemm", "grouped_gemm", "w4a16", "block_gemm", "gemv", "spectrum", "attention")
 INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
 """Workloads that are defined for integers."""
 
@@ -410,6 +413,12 @@ def without_the_last_weight(problem: Any, x: Mapping[str, Any]) -> Any:
     return x["x"][:, :-1] @ unpacked(problem, x)[:, :-1].T
 
 
+def the_first_scale(problem: Any, x: Mapping[str, Any]) -> Any:
+    """That of the first group, for all of a row."""
+    scales = x["w_scales"].repeat(128, axis=0)[: problem.n].repeat(128, axis=1)[:, : problem.k]
+    return x["x"] * x["x_scales"][0][:, None] @ (x["w"] * scales).T
+
+
 def vector_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return half(x["a"]) @ x["x"]
 
@@ -628,6 +637,10 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "without the last weight": (
         *("w4a16", "bf16", {"m": 60, "n": 50, "k": 1}, without_the_last_weight),
         "rows of|rows with one number",
+    ),
+    "the scale of the first group": (
+        *("block_gemm", "fp8", {"m": 60, "n": 50, "k": 512}, the_first_scale),
+        "rows of|rows with one number|rows with one scale",
     ),
     "narrow vector": ("gemv", "fp32", {"m": 60, "n": 50}, vector_in_half, "rows of"),
     "no wrapping": ("add", "int32", {"columns": 99}, saturated, "large integers"),

@@ -84,6 +84,7 @@ def test_ends_are_in_memory() -> None:
 LARGE = (
     *(("grouped_gemm", {"tokens": 61, "n": 70, "k": 50, "spread": s}) for s in SPREADS),
     ("w4a16", {"m": 37, "n": 70, "k": 259}),
+    ("block_gemm", {"m": 37, "n": 300, "k": 259}),
 )
 
 

@@ -36,6 +36,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "gemm": {"m": 17, "n": 9, "k": 33, "batch": 2, "layout": "tn", "alpha": 0.5, "beta": -2},
     "grouped_gemm": {"tokens": 19, "n": 7, "k": 33, "experts": 5, "spread": "skewed"},
     "w4a16": {"m": 5, "n": 7, "k": 259},
+    "block_gemm": {"m": 5, "n": 133, "k": 259},
     "gemv": {"m": 37, "n": 53},
     "add": {"rows": 3, "columns": 41, "batch": 2},
     "copy": {"rows": 3, "columns": 41, "batch": 2},
@@ -125,6 +126,10 @@ def test_every_workload_describes_itself(workload: str) -> None:
             *("grouped_gemm", "bf16", 2 * 19 * 7 * 33),
             2 * (19 * 33 + 3 * 33 * 7 + 19 * 7) + 4 * 5,
         ),
+        (
+            *("block_gemm", "fp8", 2 * 5 * 133 * 259),
+            259 * (5 + 133) + 4 * 3 * (5 + 2) + 2 * 5 * 133,
+        ),
         ("w4a16", "fp16", 2 * 5 * 7 * 259, 2 * (5 * 259 + 7 * 3 + 5 * 7) + 7 * 130),
         ("gemv", "fp32", 2 * 37 * 53, 4 * (37 * 53 + 53 + 37)),
         ("add", "fp64", 246, 3 * 8 * 246),
@@ -167,7 +172,7 @@ def loops(problem: Problem, inputs: Inputs) -> Any:
         return several_loops(problem, inputs)
     settings: Any = problem.settings
     extents = problem.extents
-    if problem.workload in ("gemm", "grouped_gemm", "w4a16"):
+    if problem.workload in ("gemm", "grouped_gemm", "w4a16", "block_gemm"):
         return product_loops(problem, inputs)
     if problem.workload == "gemv":
         rows = (math.fsum(row * inputs["x"]) for row in inputs["a"])
@@ -208,12 +213,17 @@ def product_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Element by element, of the expert whose end comes first, or of unpacked weights."""
     if problem.workload == "gemm":
         return gemm_loops(problem, inputs)
-    x = inputs["x"]
+    x, table = inputs["x"], np.array(E4M3)
+    if problem.workload == "block_gemm":
+        x = table[x]
     made = np.empty((len(x), problem.extents["n"]))
     for i, j in np.ndindex(*made.shape):
         if problem.workload == "grouped_gemm":
             expert = next(e for e, end in enumerate(inputs["ends"]) if i < end)
             column = inputs["w"][expert, :, j]
+        elif problem.workload == "block_gemm":
+            scales = inputs["x_scales"][:, i].astype(float) * inputs["w_scales"][j // 128]
+            column = table[inputs["w"][j]] * [scales[k // 128] for k in range(x.shape[1])]
         else:
             bits = [int(inputs["w"][j, k // 2]) >> 4 * (k % 2) & 15 for k in range(x.shape[1])]
             column = np.array([(b - 8) * inputs["scales"][j, k // 128] for k, b in enumerate(bits)])
