@@ -19,6 +19,7 @@ from rooflab.model.encoding import decode, encode
 from rooflab.model.precision import PRECISIONS, DataType
 from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build, find
+from rooflab.workloads.attention import Attention
 from rooflab.workloads.experts import GroupedGemm
 
 DEVICE = FakeDevice()
@@ -172,7 +173,8 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         )
     ],
 }
-PRODUCTS = ("gemm", "grouped_gemm", "w4a16", "gemv", "spectrum", "attention")
+SHAPES["attention_backward"] = SHAPES["attention"]
+PRODUCTS = ("gemm", "grouped_gemm", "w4a16", "gemv", "spectrum", "attention", "attention_backward")
 INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
 """Workloads that are defined for integers."""
 
@@ -200,7 +202,7 @@ class Narrow:
         precision = self._operands.problem.precision
         stored = self._operands.initial.get(name, self._operands[name])[index]
         values = decode(np, stored, self._types[name]).astype(precision.accumulate.storage)
-        if precision.multiply is precision.input or name == "c":
+        if precision.multiply is precision.input or name in ("c", "lse"):
             return values
         return multiplied(values, precision.multiply)
 
@@ -262,7 +264,7 @@ def room(problem: Problem) -> int:
     """How many parts may differ."""
     if problem.workload == "sum":
         return 1
-    if problem.workload == "attention":
+    if isinstance(problem, Attention):
         return problem.extents["batch"] * problem.extents["kv_heads"]
     if isinstance(problem, GroupedGemm):
         return max(problem.counts)
