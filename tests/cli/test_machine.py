@@ -67,8 +67,9 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert names[8:12] == ["layernorm", "cross_entropy", "swiglu", "rope"]
     assert names[12:16] == ["attention", "grouped_gemm", "w4a16", "adamw"]
     assert names[16:18] == ["rmsnorm_backward", "layernorm_backward"]
-    assert names[18:21] == ["cross_entropy_backward", "embedding", "quantize"]
-    assert names[21:25] == ["blur", "fft", "spectrum", "filter"]
+    assert names[18:20] == ["cross_entropy_backward", "attention_backward"]
+    assert names[20:22] == ["embedding", "quantize"]
+    assert names[22:26] == ["blur", "fft", "spectrum", "filter"]
     entry = "(long long rows, long long columns, const Input* x, const int* targets, Output* y)"
     assert f"    a .cu file's entry: {entry}" in lines
     assert any("const Input* w, const Accumulate* rstd, Output* dx" in line for line in lines)
