@@ -51,23 +51,24 @@ def _fused_on_cpus(torch: Any, problem: AttentionBackward, *given: Any) -> Gradi
 def _added(torch: Any, problem: AttentionBackward, q: Any) -> Any:
     """What is added to scores: minus infinity where a query does not see a key."""
     shape, first = (problem.queries, problem.keys), problem.keys - problem.queries + 1
-    return torch.full(shape, -inf, dtype=q.dtype, device=q.device).triu(first)
+    return torch.triu(torch.full(shape, -inf, dtype=q.dtype, device=q.device), first)
 
 
 def _steps(torch: Any, problem: AttentionBackward, *given: Any) -> Gradients:
     """A kernel for each step, in the type of sums, as PyTorch's own attention in steps."""
-    kind, shape = given[-1].dtype, (problem.batch, problem.kv_heads, -1, problem.head_size)
+    kind, shared = given[-1].dtype, (problem.batch, problem.kv_heads, -1)
     scale = problem.head_size**-0.5
     whole = (problem.batch, problem.heads, problem.queries, problem.keys)
     mask = _added(torch, problem, given[-1]) if _causal(problem) else None
 
     def gradients() -> tuple[Any, ...]:
-        q, k, v, o, dout = (one.to(kind).reshape(shape) for one in given[:-1])
+        wide = (one.to(kind).reshape(*shared, problem.head_size) for one in given[:-1])
+        (q, k, v, o, dout), lse = wide, given[-1].to(kind).reshape(*shared, 1)
         scores = q @ k.mT * scale
         if mask is not None:
             scores = (scores.reshape(whole) + mask).reshape(scores.shape)
-        weights = torch.exp(scores - given[-1].reshape(*shape[:3], 1))
-        changes = weights * (dout @ v.mT - torch.sum(dout * o, 3, keepdim=True)) * scale
+        weights = torch.exp(scores - lse)
+        changes = weights * (dout @ v.mT - torch.sum(dout * o, 3)[..., None]) * scale
         return (changes @ k).reshape(given[0].shape), changes.mT @ q, weights.mT @ dout
 
     return gradients
