@@ -43,6 +43,7 @@ SHAPES = {
     "sum": ("1048576",),
     "adamw": ("1048576",),
     "attention": ("256x256",),
+    "attention_backward": ("256x256",),
     "cross_entropy": ("1024x2048",),
     "layernorm": ("1024x2048",),
     "rope": ("256x8x128",),

@@ -705,6 +705,7 @@ KERNELS = Registry(
                     "rmsnorm_backward",
                     "layernorm_backward",
                     "cross_entropy_backward",
+                    "attention_backward",
                     "embedding",
                     "quantize",
                 ),

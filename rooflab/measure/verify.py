@@ -162,6 +162,7 @@ class _Part:
         found = [
             tally.verdict(problem, problem.magnitude_of(tally.operand, sizes))
             for tally in tallies.values()
+            if tally.compared or not self.title
         ]
         where = f"on {self.title}: " if self.title else ""
         return [Accuracy(v.rel_error, where + v.reason if v.reason else "") for v in found]
@@ -415,9 +416,11 @@ class _Tally:
     worst_at: list[int] = field(default_factory=list)
 
     def add(self, arrays: Any, operands: Operands, piece: Piece, reference: Any) -> None:
-        """Compare one piece."""
+        """Compare one piece, which may have nothing of this output."""
         operand = self.operand
         index = _index(operand, piece)
+        if not _count(operand, piece):
+            return
         stored = operands[operand.name][_on(arrays, index)]
         reference = arrays.asarray(reference)
         other: Any = None

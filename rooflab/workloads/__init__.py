@@ -23,7 +23,8 @@ FIRST: Final = (
     *("gemm", "gemv", "add", "copy", "triad", "sum"),
     *("softmax", "rmsnorm", "layernorm", "cross_entropy", "swiglu", "rope", "attention"),
     *("grouped_gemm", "w4a16", "block_gemm", "adamw"),
-    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "embedding", "quantize"),
+    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "attention_backward"),
+    *("embedding", "quantize"),
 )
 """How lists of workloads begin; they end with collectives."""
 

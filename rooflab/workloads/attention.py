@@ -67,7 +67,7 @@ class Attention(Problem):
     formula: ClassVar = "O = softmax(Q·Kᵀ / √head_size)·V"
     work: ClassVar = "4·batch·heads·pairs·head_size, pairs of a query and a key that it sees"
     sizes: ClassVar = ("queries", "keys")
-    arguments: ClassVar = (
+    arguments: ClassVar[tuple[str, ...]] = (
         *("batch", "heads", "kv_heads", "queries", "keys", "head_size"),
         *("q", "k", "v", "o"),
     )
@@ -218,14 +218,14 @@ class Attention(Problem):
         if self.flops <= WHOLE_FLOPS:
             shape = (*extents, self.queries - first)
             for box in boxes(shape, most):
-                z, heads, some = _whole(box, shape)
+                z, heads, some = whole(box, shape)
                 yield self._piece(z, heads, slice(first + some.start, first + some.stop))
             return
         most = min(most // RUN, self.batch * self.kv_heads // PARTS)
         for box in boxes(extents, max(1, most)):
             starts = {max(first, self.queries - RUN), first}
             starts |= {max(first, self._run(draw).start) for _ in range(RUNS - 2)}
-            z, heads = _whole(box, extents)
+            z, heads = whole(box, extents)
             for start in sorted(starts):
                 yield self._piece(z, heads, self._run(draw, start))
 
@@ -267,6 +267,6 @@ class Attention(Problem):
         return {"q": (of_q, asked), "k": ((*of_k[:3], ONE), marks)}
 
 
-def _whole(parts: Sequence[slice], extents: Sequence[int]) -> list[slice]:
+def whole(parts: Sequence[slice], extents: Sequence[int]) -> list[slice]:
     """Slices with both of their ends."""
     return [slice(*one.indices(n)[:2]) for one, n in zip(parts, extents, strict=True)]

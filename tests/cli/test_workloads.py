@@ -28,7 +28,8 @@ BUILTIN = (
     *("gemm", "gemv", "softmax", "rmsnorm", "blur", "fft", "spectrum", "filter"),
     *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
     *("grouped_gemm", "w4a16", "block_gemm"),
-    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "embedding", "quantize"),
+    *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "attention_backward"),
+    *("embedding", "quantize"),
 )
 
 

@@ -417,6 +417,39 @@ def run_plain(
     return verify(device, operands, 0)
 
 
+def differentiate(which: str, precision: str, sanitizer: str, folder: Path, shapes: Any) -> None:
+    """Gradients of attention, of which every shape is a program of its own."""
+    name, _, number = which.partition(":")
+    file = shipped(name, "attention_backward")
+    choice = file.header.all_variants[int(number or 0)]
+    for queries, keys, heads, kv_heads, size, causal in shapes:
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_size": size, "batch": 2}
+        shape = {"queries": queries, "keys": keys, **sizes, "causal": causal}
+        problem = build("attention_backward", precision, shape)
+        program = compiled(file, choice, problem, sanitizer, folder)
+        assert run_plain(program, file, choice, problem).reason == ""
+
+
+def test_gradients_of_attention_are_right(tmp_path: Path) -> None:
+    differentiate("naive", "fp32", MEMORY, tmp_path, ATTENTION[1:2])
+
+
+@pytest.mark.slow
+def test_gradients_of_attention_in_half_precision_are_right(tmp_path: Path) -> None:
+    differentiate("naive", "fp16", MEMORY, tmp_path, ATTENTION)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["mma:0", "mma:1", "mma:2"])
+def test_gradients_of_attention_by_tensor_cores_are_right(which: str, tmp_path: Path) -> None:
+    differentiate(which, "fp16", "address", tmp_path, FOR_TENSOR_CORES[:-1])
+
+
+@pytest.mark.slow
+def test_threads_of_gradients_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
+    differentiate("mma:0", "fp16", "thread", tmp_path, [(40, 90, 2, 1, 16, "on")])
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("workload", LAYERS)
 def test_layers_are_right(workload: str, precision: str, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def problems(workload: str, precision: str) -> list[Problem]:
         return [build(workload, precision, dict(zip(names, one, strict=True))) for one in IMAGES]
     if workload in ("fft", "spectrum", "filter"):
         return [build(workload, precision, {"batch": z, "n": n}) for z, n in SQUARES]
-    if workload == "attention":
+    if workload in ("attention", "attention_backward"):
         shapes = [dict(zip(OF_ATTENTION, one, strict=True)) for one in ATTENTION]
         settings = ("off", "on")
         return [build(workload, precision, {**s, "causal": c}) for s in shapes for c in settings]

@@ -134,7 +134,7 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
     elif workload == "rope":
         for tokens, heads, head_size in ((1, 1, 2), (7, 3, 6), (127, 32, 128), (1000, 8, 64)):
             yield {"tokens": tokens, "heads": heads, "head_size": head_size, "batch": 2}
-    elif workload == "attention":
+    elif workload in ("attention", "attention_backward"):
         for one in ATTENTION:
             yield dict(zip(OF_ATTENTION, one, strict=True))
     elif workload == "grouped_gemm":

@@ -224,7 +224,7 @@ def limits(case: Case, clock: float = 1.0) -> dict[str, float]:
     if compute and case.problem.flops:
         found["compute"] = flops_each(case) / (compute.value * clock)
         exponentials = case.ceiling("compute", "sfu")
-        if exponentials and case.problem.workload == "attention":
+        if exponentials and case.problem.workload.startswith("attention"):
             found["sfu"] = seen_keys(case) / (exponentials.value * clock)
     elif case.problem.flops and not case.problem.precision.output.name.startswith("int"):
         return {}
@@ -811,7 +811,9 @@ MADE = {
     ),
     "special functions": (
         "[workloads.attention]\nshapes = ['64x64x4x2', '1x300x4x2']\ncausal = 'on'\n"
-        "precisions = ['fp32']\nkernels = ['fast']\n",
+        "precisions = ['fp32']\nkernels = ['fast']\n"
+        "[workloads.attention_backward]\nshapes = ['64x64x4x2']\nprecisions = ['fp32']\n"
+        "kernels = ['fast']\n",
         "--device fake:Special",
     ),
     "memory-bound": (MEMORY_BOUND, "--device fake:FakeDevice"),

@@ -18,6 +18,7 @@ from rooflab.kernels.registry import register
 from rooflab.model.encoding import E4M3, E4M3_MAX, encode
 from rooflab.model.precision import FP8_E4M3
 from rooflab.workloads.attention import Attention
+from rooflab.workloads.attention_gradients import AttentionBackward
 from rooflab.workloads.elementwise import Elementwise
 from rooflab.workloads.experts import GroupedGemm
 from rooflab.workloads.optimizers import AdamW
@@ -490,6 +491,51 @@ def _attended(numpy: Any, problem: Attention, q: Any, k: Any, v: Any, start: int
     found = scores @ v[:seen]
     found /= scores.sum(axis=1, keepdims=True)
     return found.reshape(q.shape)
+
+
+@numpy_kernel(workload="attention_backward")
+def numpy_attention_backward(device: Device, operands: Operands) -> Launch:
+    """NumPy's BLAS library, and passes over some scores at a time."""
+    problem = operands.problem
+    assert isinstance(problem, AttentionBackward)
+    *given, dq, dk, dv = operands.values()
+    some = max(1, SCORES // (problem.group * problem.keys))
+
+    def launch() -> None:
+        for z, head in product(range(problem.batch), range(problem.kv_heads)):
+            heads = slice(head * problem.group, (head + 1) * problem.group)
+            dk[z, head] = dv[z, head] = 0
+            q, k, v, *others = given
+            for start in range(0, problem.queries, some):
+                rows = (z, heads, slice(start, start + some))
+                known = k[z, head], v[z, head], start, *(one[rows] for one in (q, *others))
+                of_q, of_k, of_v = _gradients(device.arrays, problem, *known)
+                dq[rows] = of_q.reshape(dq[rows].shape)
+                dk[z, head, : len(of_k)] += of_k
+                dv[z, head, : len(of_v)] += of_v
+
+    return launch
+
+
+def _gradients(
+    numpy: Any, problem: AttentionBackward, k: Any, v: Any, start: int, *of_queries: Any
+) -> tuple[Any, Any, Any]:
+    """dQ of the queries from ``start`` on, and their part of dK and dV of keys that they see."""
+    group, rows, size = of_queries[0].shape
+    q, o, dout, lse = (one.reshape(group * rows, -1) for one in of_queries)
+    last = numpy.arange(start, start + rows) + problem.keys - problem.queries
+    seen = int(last[-1]) + 1 if problem.masked else problem.keys
+    scale = q.dtype.type(size**-0.5)
+    weights = (q * scale) @ k[:seen].T
+    weights -= lse
+    if problem.masked:
+        weights.reshape(group, rows, seen)[:, numpy.arange(seen) > last[:, None]] = -inf
+    numpy.exp(weights, out=weights)
+    changes = dout @ v[:seen].T
+    changes -= (dout * o).sum(axis=1, keepdims=True)
+    changes *= weights
+    changes *= scale
+    return changes @ k[:seen], changes.T @ q, weights.T @ dout
 
 
 @numba_kernel("numba", workload="attention")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         )
     ],
 }
+SHAPES["attention_backward"] = SHAPES["attention"]
 
 
 @pytest.mark.parametrize(
@@ -216,12 +218,12 @@ def test_attention_in_blocks_of_queries_is_right(
     device: CpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu, "SCORES", 1000)
-    for causal in ("off", "on"):
+    for workload, causal in product(("attention", "attention_backward"), ("off", "on")):
         sizes = {"queries": 37, "keys": 41, "heads": 6, "kv_heads": 2, "head_size": 24}
-        problem = build("attention", "fp64", {**sizes, "batch": 2, "causal": causal})
+        problem = build(workload, "fp64", {**sizes, "batch": 2, "causal": causal})
         operands = allocate(device, problem, 0)
         poison(operands)
-        kernel("numpy", "attention").prepare(device, operands)()
+        kernel("numpy", workload).prepare(device, operands)()
         assert verify(device, operands, 0).reason == ""
 
 

@@ -125,6 +125,9 @@ class Tensor:
         assert self.array.dtype == np.int32
         return self
 
+    def reshape(self, *shape: Any) -> Tensor:
+        return Tensor(self.array.reshape(*shape), self.bits)
+
     def chunk(self, count: int, dim: int) -> list[Tensor]:
         return [Tensor(part, self.bits) for part in np.split(self.array, count, dim)]
 
@@ -161,6 +164,42 @@ class Torch:
         self.masks.append("causal" if is_causal else type(attn_mask).__name__)
         weights = np.exp(np.where(seen, scores, -np.inf))
         return weights / weights.sum(axis=-1, keepdims=True) @ values
+
+    def saving(self, backend: str) -> Any:
+        """A forward pass, of which the shape of what it saves and its last results matter."""
+
+        def forward(q: Any, k: Any, v: Any, *others: Any) -> tuple[Any, ...]:
+            assert self.stream == "rooflab's"
+            assert others[:-1] == ((None, True, 0.0) if backend == "cudnn" else (0.0,))
+            shape = (*q.shape[:3], 1) if backend == "cudnn" else q.shape[:3]
+            return (None, Tensor(np.zeros(shape)), *self.ENDS, "seed", "offset", None)
+
+        return forward
+
+    ENDS = ("first queries", "first keys", "queries", "keys")
+
+    def gradients_by_flash(self, *given: Any) -> tuple[Any, ...]:
+        assert given[6:11] == (*self.ENDS, 0.0) and given[12:] == ("seed", "offset")
+        assert given[5].array.ndim == 3
+        return self.attention_gradients(*given[:6], causal=given[11])
+
+    def gradients_by_cudnn(self, *given: Any) -> tuple[Any, ...]:
+        assert given[6:-1] == ("seed", "offset", None, *self.ENDS, 0.0)
+        assert given[5].array.ndim == 4
+        return self.attention_gradients(*given[:6], causal=given[-1])
+
+    def attention_gradients(self, *given: Any, causal: bool) -> tuple[Any, ...]:
+        assert self.stream == "rooflab's"
+        dout, q, k, v, o, lse = (one.numbers for one in given)
+        group, scale = q.shape[1] // k.shape[1], q.shape[3] ** -0.5
+        keys, values = (one.repeat(group, axis=1) for one in (k, v))
+        weights = np.exp(q @ keys.mT * scale - lse.reshape(*q.shape[:3], 1))
+        if causal:
+            weights = np.tril(weights, k.shape[2] - q.shape[2])
+        changes = weights * (dout @ values.mT - (dout * o).sum(3, keepdims=True)) * scale
+        found = (changes.mT @ q, weights.mT @ dout)
+        shape = (*k.shape[:2], group, *k.shape[2:])
+        return (changes @ keys, *(one.reshape(shape).sum(2) for one in found))
 
     def layer_norm(self, x: Any, shape: Any, w: Any, b: Any, epsilon: float) -> Any:
         assert self.stream == "rooflab's" and shape == w.numbers.shape
@@ -309,6 +348,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     aten = SimpleNamespace(
         native_layer_norm_backward=here.layer_norm_backward,
         _fused_rms_norm_backward=here.rms_norm_backward,
+        _scaled_dot_product_flash_attention=here.saving("flash"),
+        _scaled_dot_product_cudnn_attention=here.saving("cudnn"),
+        _scaled_dot_product_flash_attention_backward=here.gradients_by_flash,
+        _scaled_dot_product_cudnn_attention_backward=here.gradients_by_cudnn,
     )
     vars(bias).update(causal_lower_right=lambda queries, keys: (queries, keys))
     names = {name: name for name in pytorch.BACKENDS.values()}
@@ -326,7 +369,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         abs=np.abs,
         amax=np.max,
         clamp=lambda numbers, **least: np.maximum(numbers, least["min"]),
-        full=lambda shape, value, dtype, device: value,
+        full=lambda shape, value, dtype, device: np.full(shape, value),
+        triu=np.triu,
+        exp=np.exp,
         _fused_adamw_=here.fused_adamw,
         mm=here.mm,
         add=here.add,
@@ -413,6 +458,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "rmsnorm": {"rows": 5, "columns": 12},
     "add": {"rows": 3, "columns": 11},
     "copy": {"rows": 3, "columns": 11},
+    "attention_backward": {
+        "queries": 9,
+        "keys": 9,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": 8,
+        "causal": "on",
+    },
     "adamw": {"elements": 33, "lr": 0.1, "step": 2},
     "grouped_gemm": {"tokens": 37, "n": 16, "k": 24, "spread": "skewed"},
     "w4a16": {"m": 5, "n": 16, "k": 256},
@@ -433,13 +486,34 @@ def test_every_layer_is_what_its_workload_says(torch: Torch, one: Kernel) -> Non
     assert len(codes) == len(torch.compiled), "of one code, torch.compile compiles eight versions"
 
 
+GRADIENTS = [one for one in LAYERS if one.workload == "attention_backward"]
+
+
+@pytest.mark.parametrize("one", GRADIENTS, ids=lambda one: one.name)
+def test_gradients_of_any_queries_are_those_of_the_last_tokens(torch: Torch, one: Kernel) -> None:
+    for queries, causal in ((5, "on"), (1, "on"), (5, "off")):
+        shape = {"queries": queries, "keys": 9, "heads": 4, "kv_heads": 2, "head_size": 8}
+        problem = build("attention_backward", "bf16", {**shape, "causal": causal})
+        if told := one.refuses(problem):
+            assert one.name == "torch_cudnn"
+            assert told == (
+                "queries and keys must be 2 or more"
+                if queries == 1
+                else "causal queries must be as many as keys: it aligns them at the first key"
+            )
+            continue
+        assert one.name != "torch_cudnn" or causal == "off"
+        assert verify(fake.FakeDevice(), launched(one, problem), 0).reason == ""
+
+
 def test_what_tensor_core_kernels_cannot_take_is_told() -> None:
-    for one in ON_GPUS:
+    for one in (*ON_GPUS, *GRADIENTS):
+        most = 128 if (one.name, one.workload) == ("torch_cudnn", "attention_backward") else 256
         for size in (12, 264):
             shape = {"queries": 4, "keys": 4, "head_size": size}
-            told = one.refuses(build("attention", "fp16", shape))
+            told = one.refuses(build(one.workload, "fp16", shape))
             assert told == (
-                "" if "math" in one.name else "head_size must be a multiple of 8, at most 256"
+                "" if "math" in one.name else f"head_size must be a multiple of 8, at most {most}"
             )
 
 

@@ -19,6 +19,7 @@ from rooflab.model.encoding import decode, encode
 from rooflab.model.precision import PRECISIONS, DataType
 from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build, find
+from rooflab.workloads.attention import Attention
 from rooflab.workloads.experts import GroupedGemm
 
 DEVICE = FakeDevice()
@@ -175,7 +176,11 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         )
     ],
 }
-PRODUCTS = ("gemm", "grouped_gemm", "w4a16", "block_gemm", "gemv", "spectrum", "attention")
+SHAPES["attention_backward"] = SHAPES["attention"]
+PRODUCTS = (
+    *("gemm", "grouped_gemm", "w4a16", "block_gemm", "gemv", "spectrum"),
+    *("attention", "attention_backward"),
+)
 INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
 """Workloads that are defined for integers."""
 
@@ -203,7 +208,7 @@ class Narrow:
         precision = self._operands.problem.precision
         stored = self._operands.initial.get(name, self._operands[name])[index]
         values = decode(np, stored, self._types[name]).astype(precision.accumulate.storage)
-        if precision.multiply is precision.input or name == "c":
+        if precision.multiply is precision.input or name in ("c", "lse"):
             return values
         return multiplied(values, precision.multiply)
 
@@ -265,7 +270,7 @@ def room(problem: Problem) -> int:
     """How many parts may differ."""
     if problem.workload == "sum":
         return 1
-    if problem.workload == "attention":
+    if isinstance(problem, Attention):
         return problem.extents["batch"] * problem.extents["kv_heads"]
     if isinstance(problem, GroupedGemm):
         return max(problem.counts)
@@ -506,6 +511,40 @@ def values_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return attending(problem, {**x, "v": half(x["v"])})
 
 
+def differentiated(
+    problem: Problem, x: Mapping[str, Any], late: int = 0, apart: bool = False, **others: Any
+) -> Any:
+    """Gradients of attention with each query ``late`` keys further, or exponentials ``apart``."""
+    q, k, v, dout = (x[name] for name in ("q", "k", "v", "dout"))
+    group, scale = q.shape[1] // k.shape[1], q.shape[3] ** -0.5
+    keys, values = k.repeat(group, axis=1), v.repeat(group, axis=1)
+    scores, saved = single(q @ keys.swapaxes(2, 3) * scale), single(x["lse"])[..., None]
+    weights = np.exp(scores) * np.exp(-saved) if apart else np.exp(scores - saved)
+    if problem.settings["causal"] == "on":
+        last = np.arange(q.shape[2]) + k.shape[2] - q.shape[2] + late
+        weights[..., np.arange(k.shape[2]) > last[:, None]] = 0
+    along = others.get("along", (dout * x["o"]).sum(axis=3, keepdims=True))
+    changes = weights * (dout @ values.swapaxes(2, 3) - along) * scale
+    found = (changes.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ dout)
+    shape = (*k.shape[:2], group, *k.shape[2:])
+    dk, dv = (one.reshape(shape).sum(axis=2) for one in found)
+    return {"dq": changes @ keys, "dk": dk, "dv": dv}
+
+
+def exponentials_apart(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return differentiated(problem, x, apart=True)
+
+
+def gradients_one_key_further(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return differentiated(problem, x, late=1)
+
+
+def narrow_sums_along(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """In large gradients they overflow."""
+    sums = half(half(x["dout"] * x["o"]).cumsum(axis=3, dtype=np.float16)[..., -1:])
+    return differentiated(problem, x, along=sums)
+
+
 def gradients(problem: Problem, x: Mapping[str, Any], normal: Any, share: float = 1.0) -> Any:
     """Of a norm, with only a share of the part along each row."""
     scale, each = x["rstd"][:, None], x["w"] * x["dy"]
@@ -533,7 +572,10 @@ def differences_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
     return gradients(problem, x, half(x["x"] * scale) - half(x["mean"][:, None] * scale))
 
 
-OVERFLOWING = (without_maximum, without_largest, shares_without_maximum)
+OVERFLOWING = (
+    *(without_maximum, without_largest, shares_without_maximum),
+    *(exponentials_apart, gradients_one_key_further, narrow_sums_along),
+)
 MANY = {"queries": 4, "keys": 50_000, "heads": 8, "head_size": 16}
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
@@ -676,6 +718,18 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "narrow values": (
         *("attention", "fp32", {"queries": 4, "keys": 100}, values_in_half),
         "large values|a first key that decides|a last key that decides|scores of|first queries",
+    ),
+    "exponentials apart": (
+        *("attention_backward", "bf16", {"queries": 8, "keys": 40}, exponentials_apart),
+        "scores of -?110|a first key that decides|a last key that decides",
+    ),
+    "gradients one key further": (
+        *("attention_backward", "fp16", {"queries": 33, "keys": 40, "causal": "on"}),
+        *(gradients_one_key_further, "key that decides|first queries|scores of|large gradients"),
+    ),
+    "narrow sums along": (
+        *("attention_backward", "bf16", {"queries": 8, "keys": 40}, narrow_sums_along),
+        "large gradients",
     ),
     "dark outside": ("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, dark_outside, "ones"),
     "image of zeros": (

@@ -67,6 +67,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "batch": 2,
         "causal": "on",
     },
+    "attention_backward": {
+        "queries": 5,
+        "keys": 9,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": 8,
+        "batch": 2,
+        "causal": "on",
+    },
     "allreduce": {"elements": 101, "gpus": 3},
     "allgather": {"elements": 101, "gpus": 3},
 }
@@ -150,6 +159,10 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
         ("blur", "fp16", 17 * 105, 2 * 2 * 105),
         ("attention", "bf16", 4 * 8 * 8 * (5 + 6 + 7 + 8 + 9), 2 * 8 * 2 * (2 * 4 * 5 + 2 * 2 * 9)),
+        (
+            *("attention_backward", "bf16", 10 * 8 * 8 * (5 + 6 + 7 + 8 + 9)),
+            2 * 8 * 2 * (4 * 4 * 5 + 4 * 2 * 9) + 4 * 2 * 4 * 5,
+        ),
         ("fft", "fp64", 3 * round(5 * 36 * math.log2(36)), 2 * 3 * 36 * 16),
         ("spectrum", "fp32", 2 * (8 * 125 + round(5 * 25 * math.log2(25))), 3 * 2 * 25 * 8),
         ("filter", "fp32", 2 * (round(5 * 36 * math.log2(36)) + 3 * 36), 2 * 2 * 36 * 4),
@@ -168,7 +181,8 @@ Inputs = dict[str, NDArray[np.float64]]
 
 def loops(problem: Problem, inputs: Inputs) -> Any:
     """The output, or each of several by its name, element by element as the formula says."""
-    if problem.workload in ("rmsnorm_backward", "layernorm_backward", "quantize"):
+    several = ("rmsnorm_backward", "layernorm_backward", "attention_backward", "quantize")
+    if problem.workload in several:
         return several_loops(problem, inputs)
     settings: Any = problem.settings
     extents = problem.extents
@@ -265,6 +279,8 @@ def several_loops(problem: Problem, inputs: Inputs) -> dict[str, Any]:
     """Several outputs."""
     if problem.workload == "quantize":
         return quantized(inputs["x"])
+    if problem.workload == "attention_backward":
+        return attention_gradients(problem, inputs)
     return norm_gradients(problem, inputs)
 
 
@@ -339,6 +355,23 @@ def attention_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
         for c in range(q.shape[3]):
             values = [w * v[z, head // group, j, c] for j, w in zip(seen, weights, strict=True)]
             made[z, head, i, c] = math.fsum(values) / math.fsum(weights)
+    return made
+
+
+def attention_gradients(problem: Problem, inputs: Inputs) -> dict[str, Any]:
+    """Pair by pair of a query and a key that it sees."""
+    q, k, v, o, dout = (inputs[name] for name in ("q", "k", "v", "o", "dout"))
+    made = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(k.shape)}
+    group, later, scale = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2], q.shape[3] ** -0.5
+    for z, head, i, j in np.ndindex(*q.shape[:3], k.shape[2]):
+        if problem.settings["causal"] == "on" and j > later + i:
+            continue
+        query, key = (z, head, i), (z, head // group, j)
+        weight = math.exp(math.fsum(q[query] * k[key]) * scale - inputs["lse"][query])
+        change = weight * math.fsum(dout[query] * (v[key] - o[query])) * scale
+        made["dq"][query] += change * k[key]
+        made["dk"][key] += change * q[query]
+        made["dv"][key] += weight * dout[query]
     return made
 
 
