@@ -30,7 +30,7 @@ def test_kernels_by_glob(rooflab: Rooflab) -> None:
     _, out, _ = rooflab("kernels", "sl*")
     assert " slow " in out
     assert " fast " not in out
-    code, _, err = rooflab("kernels", "q*")
+    code, _, err = rooflab("kernels", "zz*")
     assert code == 2
     assert err == "error: no kernel matches 'q*' (list: rooflab kernels)"
 
