@@ -32,7 +32,7 @@ def test_kernels_by_glob(rooflab: Rooflab) -> None:
     assert " fast " not in out
     code, _, err = rooflab("kernels", "zz*")
     assert code == 2
-    assert err == "error: no kernel matches 'q*' (list: rooflab kernels)"
+    assert err == "error: no kernel matches 'zz*' (list: rooflab kernels)"
 
 
 def test_kernels_of_one_workload(rooflab: Rooflab) -> None:
