@@ -24,27 +24,27 @@ teaches = "a sum has no order: its terms may lie in registers as memory delivers
 mma.sync wants a lane to have certain elements along K. But the order of the terms of a sum is free, as
 long as both operands agree. So of a tile's 64 places along K a lane takes 16 that lie next to each other:
 8 bytes of W, 32 of X. Both are loaded as they lie in memory, without ldmatrix and without an offline
-layout. A word of W has the lane's weights for two products, in order.
+layout. A word of W has the lane's weights for two products.
 
   - cp.async copies tiles of X, and of W as packed as it is, STAGES - 1 ahead.
-  - Weights are unpacked in registers, scaled, rounded to 16 bits and multiplied.
+  - Weights are unpacked in registers two at a time, scaled, which rounds them to 16 bits, and multiplied.
   - A tile has 64 places along K, half a group: one scale for each column.
 
-Arithmetic: four operations for a weight, and half of one to round it. A warp does so for its own columns,
-and WARPS_M of them for the same ones. With 64 rows for a warp, 4 weights of a lane, 18 operations, come
-before 4 products, which take the tensor cores some 26 cycles of a scheduler at the rate of mma.sync.
+Arithmetic: two operations for a weight, and half of one to pair numbers of X as weights are paired. A warp
+unpacks for its own columns, and WARPS_M of them the same ones. With 64 rows for a warp, 4 weights of a lane
+come before 4 products, which take the tensor cores some 26 cycles of a scheduler at the rate of mma.sync.
 
 Traffic: W once for each TILE_M rows at half a byte per weight, X once for each TILE_N columns.
 
 Occupancy: 128 x 128 has 8 warps and 90 KB, 16 x 64 has 3 blocks of 35 KB: 43 KB of W in flight.
 
-Expect 250 to 300 TFLOP/s on an H200 for many rows, half of what FP16 weights reach with wgmma, and 1.5 to
-2 TB/s of weights for 16 rows, where `rows` has to read W twice.
+Expect 300 TFLOP/s on an H200 for many rows, half of what FP16 weights reach with wgmma, and 1.5 to 2 TB/s of
+weights for 16 rows, less than `rows`, whose warps do not wait for each other.
 */
 
 #include "copy_tile.cuh"
 #include "dynamic_shared.cuh"
-#include "w4.cuh"
+#include "w4_pair.cuh"
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int TILE_K = 64;
@@ -88,25 +88,31 @@ mma(int M, int N, int K, const Input* X, const unsigned char* W, const Input* sc
     const unsigned char* const lane_x = stages + (warp_row + group) * PITCH_X + place * 32;
     const unsigned char* const lane_w = stages + BYTES_X + (warp_column + group) * PITCH_W + place * 8;
     const int groups = (K + GROUP - 1) / GROUP, column = first_column + warp_column;
+    unsigned short ahead[NS];  // the scales of the next tile
+    const auto load_scales = [&](int k) {
+        for (int n = 0; n < NS; ++n) {
+            const size_t of = min(column + n * 8 + group, N - 1);
+            ahead[n] = reinterpret_cast<const unsigned short*>(scales)[of * groups + min(k, K - 1) / GROUP];
+        }
+    };
+    load_scales(0);
     float sum[MS][NS][4] = {};
     int stage = 0;
     for (int k = 0; k < K; k += TILE_K) {
-        float scale[NS];
-        for (int n = 0; n < NS; ++n) {
-            const int of = min(column + n * 8 + group, N - 1);
-            scale[n] = widen(scales[size_t(of) * groups + k / GROUP]);
-        }
+        unsigned scale[NS];
+        for (int n = 0; n < NS; ++n) scale[n] = scale_pair(ahead[n]);
         copy_wait<STAGES - 2>();
         __syncthreads();
         copy_next();
+        load_scales(k + TILE_K);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {  // 8 of the lane's 16 places: two products
-            __align__(16) unsigned x[MS][2][4];
+            unsigned x[MS][2][4];
             for (int m = 0; m < MS; ++m) {
                 for (int below = 0; below < 2; ++below) {
                     const int row = m * 16 + below * 8;
-                    reinterpret_cast<uint4&>(x[m][below]) = *reinterpret_cast<const uint4*>(
-                        lane_x + stage * STAGE_BYTES + row * PITCH_X + half * 16);
+                    pair_up(x[m][below], *reinterpret_cast<const uint4*>(
+                        lane_x + stage * STAGE_BYTES + row * PITCH_X + half * 16));
                 }
             }
 #pragma unroll
@@ -114,9 +120,7 @@ mma(int M, int N, int K, const Input* X, const unsigned char* W, const Input* sc
                 const unsigned word = *reinterpret_cast<const unsigned*>(
                     lane_w + stage * STAGE_BYTES + n * 8 * PITCH_W + half * 4);
                 unsigned w[4];
-                for (int i = 0; i < 4; ++i) {
-                    w[i] = pack_pair(scale[n] * weight(word, 2 * i), scale[n] * weight(word, 2 * i + 1));
-                }
+                for (int i = 0; i < 4; ++i) w[i] = scaled(weight_pair(word, i), scale[n]);
                 for (int m = 0; m < MS; ++m) {
                     for (int i = 0; i < 4; i += 2) {
                         const unsigned both[4] = {x[m][0][i], x[m][1][i], x[m][0][i + 1], x[m][1][i + 1]};

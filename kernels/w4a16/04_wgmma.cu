@@ -84,7 +84,7 @@ __device__ inline void unpack(Weights& to, const unsigned char* rows, const unsi
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 to[2 * half + i / 2][i % 2 * 2 + below] =
-                    scaled_pair(__byte_perm(words[i], 0, own_byte), scales[below]);
+                    scaled(weights_of(__byte_perm(words[i], 0, own_byte)), scales[below]);
             }
         }
     }
@@ -132,7 +132,8 @@ wgmma(int M, int N, int K, const __grid_constant__ TensorMap X, const __grid_con
 
         // Scales come a group ahead of their use.
         const unsigned short* scale[2];
-        unsigned ahead[2], pairs[2];
+        unsigned short ahead[2];
+        unsigned pairs[2];
         for (int below = 0; below < 2; ++below) {
             const int row = min(place.row * COLUMNS + own_rows + lane / 4 + 8 * below, N - 1);
             scale[below] = reinterpret_cast<const unsigned short*>(scales) + size_t(row) * groups;
@@ -140,7 +141,7 @@ wgmma(int M, int N, int K, const __grid_constant__ TensorMap X, const __grid_con
         }
         const auto next_scales = [&](int group) {
             for (int below = 0; below < 2; ++below) {
-                pairs[below] = __byte_perm(ahead[below], ahead[below], 0x1010);
+                pairs[below] = scale_pair(ahead[below]);
                 ahead[below] = scale[below][min(group + 1, groups - 1)];
             }
         };

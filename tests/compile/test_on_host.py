@@ -607,3 +607,4 @@ def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> N
 def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])
+    check_variant("rows", "w4a16", 0, "thread", tmp_path, [{"m": 9, "n": 24, "k": 2080}])

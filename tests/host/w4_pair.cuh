@@ -15,10 +15,17 @@ inline unsigned weight_pair(unsigned word, int i) {
     return as_pair(Input(weight(word, i)), Input(weight(word, i + 4)));
 }
 
-inline unsigned scaled_pair(unsigned byte, unsigned scales) {
-    Input scale[2];
+inline unsigned weights_of(unsigned byte) {
+    return as_pair(Input(weight(byte, 0)), Input(weight(byte, 1)));
+}
+
+inline unsigned scale_pair(unsigned short bits) { return bits | unsigned(bits) << 16; }
+
+inline unsigned scaled(unsigned pair, unsigned scales) {
+    Input weights[2], scale[2];
+    std::memcpy(weights, &pair, sizeof(weights));
     std::memcpy(scale, &scales, sizeof(scale));
-    return as_pair(Input(weight(byte, 0) * scale[0]), Input(weight(byte, 1) * scale[1]));
+    return as_pair(weights[0] * scale[0], weights[1] * scale[1]);
 }
 
 inline void pair_up(unsigned (&pairs)[4], uint4 eight) {
