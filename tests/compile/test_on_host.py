@@ -535,6 +535,8 @@ FOR_EXPERTS = [
     *({"tokens": 150, "n": 136, "k": 264, "spread": s} for s in ("skewed", "single")),
 ]
 
+FOR_BLOCKS = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 16), (37, 134, 272), (150, 18, 400))]
+
 FOR_FEW_BITS = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 32), (37, 70, 608), (150, 18, 288))]
 
 
@@ -591,8 +593,7 @@ def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_blocks_in_fp8_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
-    shapes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 16), (37, 134, 272), (150, 18, 400))]
-    check_variant("mma", "block_gemm", number, "address", tmp_path, shapes)
+    check_variant("mma", "block_gemm", number, "address", tmp_path, FOR_BLOCKS)
 
 
 @pytest.mark.slow
@@ -608,3 +609,4 @@ def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])
     check_variant("rows", "w4a16", 0, "thread", tmp_path, [{"m": 9, "n": 24, "k": 2080}])
+    check_variant("mma", "block_gemm", 3, "thread", tmp_path, FOR_BLOCKS[1:2])
