@@ -11,25 +11,26 @@ teaches = "two sums over the same pairs: of keys for each query, of queries for 
 */
 
 /*
-The definition. With P = exp(score - lse), the weights of the forward pass, and D = sum of dO times O,
+The definition. With P = exp(score - lse), the weights of the forward pass, and D = sum of dO times
+O,
 
     dS = P (dO V' - D) / sqrt(head_size),   dQ = dS K,   dK = dS' Q,   dV = P' dO
 
-A warp has one row of a result: the first warps a query's row of dQ, the others a key's rows of dK and dV.
-Each lane keeps a part of its numbers, and the same part of the result. For each pair the lanes add three
-products by shuffles: the score, dO times the value, and for keys D.
+A warp has one row of a result: the first warps a query's row of dQ, the others a key's rows of dK
+and dV. Each lane keeps a part of its numbers, and the same part of the result. For each pair the
+lanes add two products by shuffles, the score and dO times the value, and for keys a third one, D.
 
-So every pair is computed twice, once for its query and once for its key, seven products for the five that
-the formula has. In return every result has one writer, which adds in a fixed order: no atomics, and the
-same bits each time.
+So every pair is computed twice, once for its query and once for its key: seven products for the
+five of the formula. In return every result has one writer, which adds in a fixed order: no atomics,
+and the same bits each time.
 
-Traffic: a query reads the keys and values that it sees, a key reads Q, dO and O of the queries that see it, of
-all heads that share it. The four warps of a block read the same rows at about the same time, the others
-find them in L2.
+Traffic: a query reads the keys and values that it sees. A key reads Q, dO and O of the queries that
+see it, of all heads that share it. The four warps of a block read the same rows at about the same
+time, the others find them in L2.
 
-Expect about half of what the `naive` of attention reaches: each pair costs a chain of ten or fifteen shuffles
-and an exponential that the next pair waits for. The tensor cores do nothing. A few keys with many
-queries fill few warps, which then take long.
+Expect about half of the FLOP rate of attention's `naive`: each pair costs two chains of shuffles,
+or three, and an exponential that the next pair waits for. The tensor cores do nothing. A few keys
+with many queries fill few warps, which then take long.
 */
 
 #include "attention_gradients.cuh"
@@ -77,7 +78,7 @@ __device__ inline Accumulate dot(const Part& a, const Part& b) {
 __device__ inline void of_query(long long query, int heads, int kv_heads, int queries, int keys,
                                 const Given& given, Output* dQ) {
     const long long at = query * HEAD_SIZE, head = query / queries;
-    const long long first_key = head / (heads / kv_heads) * keys;  // heads that share follow each other
+    const long long first_key = head / (heads / kv_heads) * keys;  // neighbours share
     const Part q(given.q + at), dout(given.dout + at);
     const Accumulate along = dot(dout, Part(given.o + at)), lse = given.lse[query];
     const int seen = keys_seen(query % queries, queries, keys);
@@ -113,8 +114,8 @@ __device__ inline void of_key(long long key, int heads, int kv_heads, int querie
 
 extern "C" __global__ void __launch_bounds__(WARP * WARPS, 1)
 naive(int batch, int heads, int kv_heads, int queries, int keys, int head_size, const Input* Q,
-      const Input* K, const Input* V, const Input* O, const Input* dO, const Accumulate* LSE, Output* dQ,
-      Output* dK, Output* dV) {
+      const Input* K, const Input* V, const Input* O, const Input* dO, const Accumulate* LSE,
+      Output* dQ, Output* dK, Output* dV) {
     const Given given{Q, K, V, O, dO, LSE};
     const long long row = static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / WARP;
     const long long all_queries = static_cast<long long>(batch) * heads * queries;

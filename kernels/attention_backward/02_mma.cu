@@ -6,7 +6,8 @@ rung = 2
 precisions = ["fp16", "bf16"]
 min_compute_capability = "8.0"
 block = ["32 * WARPS"]
-blocks = "batch * kv_heads * (ceildiv(keys, 16 * WARPS) + ceildiv(heads // kv_heads * queries, 16 * WARPS))"
+blocks = """
+batch * kv_heads * (ceildiv(keys, 16 * WARPS) + ceildiv(heads // kv_heads * queries, 16 * WARPS))"""
 shared_bytes = "(32 * WARPS + 4 * COLUMNS) * (2 * ROOFLAB_HEAD_SIZE + 16)"
 constraints = { head_size = 16 }
 limits = { head_size = 128 }
@@ -15,36 +16,38 @@ variants = [
     { WARPS = 8, COLUMNS = 32 },
     { WARPS = 4, COLUMNS = 64 },
 ]
-teaches = "a block of keys and a block of queries do the same two products, with the operands exchanged"
+teaches = "blocks of keys and blocks of queries do the same, with the operands exchanged"
 */
 
 /*
-`naive` on tensor cores, in the manner of FlashAttention-2 (Dao, 2023): tiles in shared memory, scores that
-never leave the registers. The first blocks have keys, the others queries; each warp has 16 of them.
+`naive` on tensor cores, in the manner of FlashAttention-2 (Dao, 2023): tiles in shared memory,
+scores that never leave the registers. The first blocks have keys, the others queries, 16 for each
+warp.
 
-    block of queries:  S = Q K',  dP = dO V',  and with dS = P (dP - D)  dQ += dS K
-    block of keys:     S' = K Q', dP' = V dO', dV += P' dO,              dK += dS' Q
+    block of queries:  S = Q K',   dP = dO V',   and with dS = P (dP - D)   dQ += dS K
+    block of keys:     S' = K Q',  dP' = V dO',  dV += P' dO,               dK += dS' Q
 
-In both a warp multiplies the two tiles that it keeps with two tiles that the block goes through, and what
-results, rounded to 16 bits, is in the same registers the first operand of the next product. Only lse and
-D belong to rows in one, to columns in the other. Queries of different heads that share keys are rows of
-one matrix, so that no other block has a part of dK and dV.
+In both a warp multiplies the two tiles that it keeps with two tiles that the block goes through.
+What results, rounded to 16 bits, is in the same registers the first operand of the next product.
+Only lse and D belong to rows in one, and to columns in the other. Queries of different heads that
+share keys are rows of one matrix, so that no other block has a part of dK and dV.
 
-FlashAttention-2 has blocks of keys only, which add dQ to FP32 in memory by atomics: five products instead of
-seven, but dQ depends on the order, needs zeros before and a conversion after. Here all results have one
-writer and the same bits each time, and there is one launch.
+FlashAttention-2 has blocks of keys only, which add dQ to FP32 in memory by atomics. That is five
+products instead of seven, but dQ depends on the order, has to be zero before, and is converted
+after. Here every result has one writer and the same bits each time, in one launch.
 
   - Two stages of tiles: the next one is copied while one is multiplied.
-  - D, the sum of dO times O of a query, is computed by each block for the tile that it fetches: two more
-    rows to read, and a sum for 4 lanes each. Saving it would take a launch of its own.
-  - The own tiles are read from shared memory for each product: dK and dV fill half of the registers.
-  - Causal blocks skip tiles of which no pair is seen; only tiles on the diagonal compare positions.
+  - A block computes D, the sum of dO times O, for the queries that it fetches: one more row of each
+    to read, and a sum for 4 lanes. To save it would take a launch before this one.
+  - A warp reads its own tiles from shared memory for each product: dK and dV of heads of 128 fill
+    half of the registers.
+  - Causal blocks skip tiles of which no pair is seen. Only tiles on the diagonal compare positions.
 
-Occupancy: two blocks of 4 warps on a multiprocessor, by registers, for heads of 128.
+Occupancy: for heads of 128 two blocks of 4 warps on a multiprocessor, by registers.
 
-Expect less than the `mma` of attention reaches, of the FLOPs by the formula: five of seven products count, all
-operands come through shared memory, and exponentials and D are not hidden behind products of the same
-warp. Libraries that use wgmma and warps for copies are far ahead.
+Expect less of the peak than attention's `mma`: five of seven products count, all operands come
+through shared memory, and neither exponentials nor D are hidden behind products of the same warp.
+Libraries with wgmma, and with warps that only copy, are far ahead.
 */
 
 #include "attention_gradients.cuh"
@@ -112,7 +115,8 @@ __device__ inline void store(Output* rows, const Found& found, float factor, int
         Output* to = rows + row * HEAD_SIZE + place * 2;
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             const float* pair = found.values[chunk] + 2 * half;
-            *reinterpret_cast<unsigned*>(to + chunk * 8) = pack_pair(pair[0] * factor, pair[1] * factor);
+            const unsigned both = pack_pair(pair[0] * factor, pair[1] * factor);
+            *reinterpret_cast<unsigned*>(to + chunk * 8) = both;
         }
     }
 }
@@ -123,7 +127,7 @@ struct Heads {
     long long first_query, first_key;  // within Q, within K
 };
 
-// A block of keys: it goes through tiles of queries. OF_KEYS is what the block has.
+// The tiles that a block goes through: of queries if it is a block of keys, otherwise of keys.
 template <bool OF_KEYS>
 struct Walk {
     Heads of;
@@ -160,25 +164,28 @@ struct Walk {
 
 // The gradients of ROWS queries or keys from `first` on.
 template <bool OF_KEYS>
-__device__ inline void compute(const Heads& of, int first, const Given& given, Output* result, Output* dV) {
+__device__ inline void compute(const Heads& of, int first, const Given& given, Output* result,
+                               Output* dV) {
     __shared__ Saved saved[2];
     const Address own = shared_address(dynamic_shared_memory()), tiles = own + 2 * ROWS * PITCH;
     const Walk<OF_KEYS> walk(of, first);
     const int thread = threadIdx.x, warp = thread / 32, group = thread % 32 / 4, place = thread % 4;
     const long long at = OF_KEYS ? of.first_key + first : of.first_query + first;
 
-    load<ROWS, THREADS>(own, (OF_KEYS ? given.k : given.q) + at * HEAD_SIZE, walk.present, thread);
-    load<ROWS, THREADS>(own + ROWS * PITCH, (OF_KEYS ? given.v : given.dout) + at * HEAD_SIZE,
-                        walk.present, thread);
+    const Input* one = (OF_KEYS ? given.k : given.q) + at * HEAD_SIZE;
+    const Input* two = (OF_KEYS ? given.v : given.dout) + at * HEAD_SIZE;
+    load<ROWS, THREADS>(own, one, walk.present, thread);
+    load<ROWS, THREADS>(own + ROWS * PITCH, two, walk.present, thread);
     if (!OF_KEYS) save<ROWS>(saved[0], given, at, walk.present);
 
     const auto fetch = [&](int stage, int start) {
         const Address to = tiles + stage * 2 * TILE_BYTES;
         const long long from = (OF_KEYS ? of.first_query : of.first_key) + start;
         const int left = (OF_KEYS ? of.rows : of.keys) - start;
-        load<COLUMNS, THREADS>(to, (OF_KEYS ? given.q : given.k) + from * HEAD_SIZE, left, thread);
-        load<COLUMNS, THREADS>(to + TILE_BYTES, (OF_KEYS ? given.dout : given.v) + from * HEAD_SIZE, left,
-                               thread);
+        const Input* one = (OF_KEYS ? given.q : given.k) + from * HEAD_SIZE;
+        const Input* two = (OF_KEYS ? given.dout : given.v) + from * HEAD_SIZE;
+        load<COLUMNS, THREADS>(to, one, left, thread);
+        load<COLUMNS, THREADS>(to + TILE_BYTES, two, left, thread);
         if (OF_KEYS) save<COLUMNS>(saved[stage], given, from, left);
     };
 
@@ -203,7 +210,8 @@ __device__ inline void compute(const Heads& of, int first, const Given& given, O
         const bool cut = walk.cut(start);
         for (int piece = 0; piece < PIECES; ++piece) {
             for (int i = 0; i < 4; ++i) {
-                const int row = warp * 16 + group + i / 2 * 8, column = piece * 8 + place * 2 + i % 2;
+                const int row = warp * 16 + group + i / 2 * 8;
+                const int column = piece * 8 + place * 2 + i % 2;
                 const Saved& query = saved[OF_KEYS ? stage : 0];
                 const int number = OF_KEYS ? column : row;
                 const float p = weight_of(weight[piece][i], query.lse[number]);
@@ -227,8 +235,8 @@ __device__ inline void compute(const Heads& of, int first, const Given& given, O
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 mma(int batch, int heads, int kv_heads, int queries, int keys, int head_size, const Input* Q,
-    const Input* K, const Input* V, const Input* O, const Input* dO, const Accumulate* LSE, Output* dQ,
-    Output* dK, Output* dV) {
+    const Input* K, const Input* V, const Input* O, const Input* dO, const Accumulate* LSE,
+    Output* dQ, Output* dK, Output* dV) {
     const Given given{Q, K, V, O, dO, LSE};
     const int rows = heads / kv_heads * queries;
     const int of_keys = (keys + ROWS - 1) / ROWS, of_queries = (rows + ROWS - 1) / ROWS;

@@ -16,10 +16,11 @@ struct Given {
     const Accumulate* lse;
 };
 
-// 1 / sqrt(HEAD_SIZE)
-__device__ inline Accumulate score_scale() { return 1 / sqrt(static_cast<Accumulate>(HEAD_SIZE)); }
+__device__ inline Accumulate score_scale() {
+    return 1 / sqrt(static_cast<Accumulate>(HEAD_SIZE));
+}
 
-// A query's weight of a key, from their product. The score and lse may be large, and their difference
+// A query's weight of a key, from their product. Score and lse may be large, and their difference
 // small: it is taken before anything is rounded again.
 __device__ inline Accumulate weight_of(Accumulate product, Accumulate lse) {
     const Accumulate exponent = product * score_scale() - lse;

@@ -231,7 +231,7 @@ class AttentionBackward(attention.Attention):
         decides = "decides" in title
         score = FAR[self.precision.accumulate.bytes] if decides else float(title.split()[-1])
         asked = arrays.zeros((*shape, self.head_size))
-        asked[..., 0] = _short(score * sqrt(self.head_size) / MARK)
+        asked[..., 0] = short(score * sqrt(self.head_size) / MARK)
         score = float(asked[0, 0, 0, 0]) * MARK / sqrt(self.head_size)
         marks = arrays.full((1, 1, self.keys, 1), 0.0 if decides else MARK)
         saved = score + arrays.log(seen)
@@ -284,7 +284,7 @@ def _steps(start: int, end: int, step: int) -> Iterator[slice]:
     return (slice(i, min(i + step, end)) for i in range(start, end, step))
 
 
-def _short(number: float) -> float:
+def short(number: float) -> float:
     """The next larger number of three bits, which every format holds exactly."""
     mantissa, exponent = frexp(number)
     sign = -1 if mantissa < 0 else 1
