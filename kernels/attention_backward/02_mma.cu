@@ -47,7 +47,7 @@ Occupancy: for heads of 128 two blocks of 4 warps on a multiprocessor, by regist
 
 Expect less of the peak than attention's `mma`: five of seven products count, all operands come
 through shared memory, and neither exponentials nor D are hidden behind products of the same warp.
-Libraries with wgmma, and with warps that only copy, are far ahead.
+Libraries with wgmma, and with warps that only copy, should be far ahead.
 */
 
 #include "attention_gradients.cuh"

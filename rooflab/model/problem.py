@@ -283,7 +283,10 @@ Index = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a problem that is verified at once: an index per operand, by default all of it."""
+    """A part of a problem that is verified at once: an index per operand, by default all of it.
+
+    Of an output it may have nothing, an empty slice: then that one is not compared here.
+    """
 
     select: Mapping[str, Index] = field(default_factory=dict)
 
@@ -321,7 +324,7 @@ class Inputs(Protocol):
         """A part of it, so that a reference can limit its memory."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one input within the piece."""
+        """The shape of one operand within the piece; of an output, of what is compared."""
 
 
 def boxes(shape: Sequence[int], most: int = PIECE_ELEMENTS) -> Iterator[Index]:
