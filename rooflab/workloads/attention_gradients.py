@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, e, frexp, inf, ldexp, log, sqrt
+from math import ceil, e, frexp, inf, ldexp, log, log2, sqrt
 from typing import Any, ClassVar, Final
 
 from rooflab.model.problem import (
@@ -229,6 +229,7 @@ class AttentionBackward(attention.Attention):
         if title == "first queries":
             return {"lse": (rows, arrays.zeros(shape) + arrays.log(seen))}
         decides = "decides" in title
+        alone = decides and not (self.masked and "last" in title)  # it has the weight of all
         score = FAR[self.precision.accumulate.bytes] if decides else float(title.split()[-1])
         asked = arrays.zeros((*shape, self.head_size))
         asked[..., 0] = short(score * sqrt(self.head_size) / MARK)
@@ -243,6 +244,26 @@ class AttentionBackward(attention.Attention):
             "q": (of_q, asked),
             "k": ((*of_k[:3], attention.ONE), marks),
             "lse": (rows, arrays.zeros(shape) + saved),
+            **self._of_one_sign(arrays, draw, (of_q, of_k), all_in_one=alone),
+        }
+
+    def _of_one_sign(
+        self, arrays: Any, draw: random.Random, at: tuple[Index, Index], *, all_in_one: bool
+    ) -> dict[str, tuple[Index, Any]]:
+        """V and dO above zero, O zero: dK has one column, whose sums could cancel by chance.
+
+        They must not overflow in FP16, nor be lost: with ``all_in_one`` one key has the gradients
+        of all queries, else it shares them with others.
+        """
+        numbers = arrays.random.default_rng(draw.getrandbits(32))
+        (of_q, of_k), group, size = at, self.group, self.head_size
+        asked, found = ((one[2].stop - one[2].start) for one in at)
+        exponent = min(-4, 2 - ceil(log2(group * asked))) if all_in_one else -4
+        dout = ldexp(1.0, exponent) * (1 + numbers.random((1, group, asked, size)))
+        return {
+            "v": (of_k, (1 + numbers.random((1, 1, found, size))) / 2),
+            "dout": (of_q, dout),
+            "o": (of_q, arrays.zeros(dout.shape)),
         }
 
     def _seen(self, arrays: Any, queries: int) -> Any:

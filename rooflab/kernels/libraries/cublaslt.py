@@ -299,7 +299,7 @@ BUILTIN.add(
         "cuBLASLt, the fastest of all that its heuristics propose",
         ("fp8",),
         workload="block_gemm",
-        unsupported=multiples("cublaslt", n=16, k=4 * GROUP),  # a row of scales: 16 bytes
+        unsupported=multiples("cublaslt", m=4, n=16, k=4 * GROUP),  # rows of scales: 16 bytes
         unfit=scales_of_128,
     )
 )

@@ -151,6 +151,6 @@ for _kind in ("cuda", "cpu"):
 add(
     *(scaled, "torch_scaled_mm", "PyTorch's scaled product, by cuBLASLt", "block_gemm"),
     *("cuda", "fp8"),
-    unsupported=multiples("torch_scaled_mm", n=16, k=4 * GROUP),  # a row of scales: 16 bytes
+    unsupported=multiples("torch_scaled_mm", m=4, n=16, k=4 * GROUP),  # rows of scales: 16 bytes
     unfit=scales_of_128,
 )
