@@ -218,7 +218,7 @@ def test_the_product_is_right(library: Library, precision: str, layout: str) -> 
 
 def test_blocks_have_the_scales_of_their_operands(library: Library) -> None:
     device = fake.FakeDevice()
-    shape: dict[str, Any] = {"m": 7, "n": 144, "k": 512}
+    shape: dict[str, Any] = {"m": 8, "n": 144, "k": 512}
     several = [operands_of("fp8", "block_gemm", **shape) for _ in range(2)]
     several[1]["x_scales"][...] *= 2
     launches = [BLOCKS.prepare(device, one) for one in several]
@@ -228,6 +228,8 @@ def test_blocks_have_the_scales_of_their_operands(library: Library) -> None:
         assert verify(device, operands, 0).reason == ""
     told = BLOCKS.refuses(build("block_gemm", "fp8", {**shape, "k": 384}))
     assert told == "cublaslt needs K to be a multiple of 512, not 384"
+    told = BLOCKS.refuses(build("block_gemm", "fp8", {**shape, "m": 7}))
+    assert told == "cublaslt needs M to be a multiple of 4, not 7"
     assert BLOCKS.unfit("9.0") == "" and "9.0 only" in BLOCKS.unfit("10.0")
 
 
