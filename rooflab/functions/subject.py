@@ -12,19 +12,15 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import MAX_BATCH, Device, MarkedLaunch
+from rooflab.devices.base import Device, MarkedLaunch
 from rooflab.functions import arrays
 from rooflab.functions.call import Arguments, Call, Function
 from rooflab.functions.results import Judge, Others, changed, copied
 from rooflab.kernels.base import Launch
 from rooflab.measure.buffers import MAX_COPIES, flusher
+from rooflab.measure.queue import queue_depth
 from rooflab.measure.subject import LATER, OTHER, Run, Subject, Watch, told
 from rooflab.measure.verify import CONFIRMED, Accuracy
-
-TRIED_US: Final = 1e4
-SPARE: Final = 2.0
-"""Calls that last so long together are tried in a stream's queue; of one that is full, a part is
-used."""
 
 SEVERAL: Final = 10
 ONCE_US: Final = 1e4
@@ -163,14 +159,9 @@ class Called(Subject):
                 MarkedLaunch(one, gated=False, wait=self._until_done) for one in self.launches
             ]
         else:
-            depth = self._depth(device.time([launch]).times_us[0])
+            event_us = device.time([launch]).times_us[0]
+            depth = max(1, queue_depth(device, launch, event_us, self.host_us))
             self.launches = [MarkedLaunch(one, depth=depth) for one in self.launches]
-
-    def _depth(self, event_us: float) -> int:
-        """The most entries of a call in a stream's queue, as far as it is known."""
-        tried = max(1, min(MAX_BATCH, int(TRIED_US / event_us)))
-        fitting = self._device.queued(self.launch, self.host_us or 0.0, tried)
-        return ceil((1.0 if fitting == tried else SPARE) * MAX_BATCH / max(1, fitting))
 
     def _ended(self, launch: Launch) -> Launch:
         """A launch that returns when its work has ended."""

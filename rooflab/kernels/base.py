@@ -120,9 +120,10 @@ class Kernel:
     loop over their work. ``fingerprint()`` identifies the code: sources, libraries, compiler.
     ``compiler()`` is the name and version of the compiler, empty if there is none. ``builds()``
     lists the kernel's compilations in this process. ``memory_gb`` is the memory for compiling
-    one variant. ``library`` marks the vendor's library. ``untrusted`` marks code that must be
-    checked for running on the given stream, and for changing settings of the process; ``foreign``
-    is a kernel from a user's file, which is watched more closely.
+    one variant. ``library`` marks the vendor's library, ``composed`` code of which a launch may be
+    several of the device, or wait for it. ``untrusted`` marks code that must be checked for running
+    on the given stream, and for changing settings of the process; ``foreign`` is a kernel from a
+    user's file, which is watched more closely.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Kernel:
     builds: Callable[[], list[dict[str, Any]]] = list
     memory_gb: float = 0.5
     library: bool = False
+    composed: bool = False
     untrusted: bool = False
     foreign: bool = False
 

@@ -93,6 +93,7 @@ def kernel(
                 source=file if file.is_file() else None,
                 unavailable=_only_in_a_file if interactive else no_reason,
                 unsupported=missing,
+                composed=device != "cpu",
                 untrusted=True,
             ),
             again=interactive,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, inf, isnan
 from secrets import randbits
@@ -25,6 +25,7 @@ from rooflab.measure.buffers import flusher
 from rooflab.measure.energy import MINIMUM_US, PowerMeter, settle
 from rooflab.measure.inspection import Inspector
 from rooflab.measure.multi_gpu import Spread
+from rooflab.measure.queue import queue_depth
 from rooflab.measure.resident import Resident, allocate_copies
 from rooflab.measure.settings import Own, Settings
 from rooflab.measure.statistics import Summary, outliers, summarize
@@ -411,6 +412,8 @@ class Protocol:
         estimate_us = first.times_us[0] if first else self._host_us(subject.launch)
         verdict = subject.verify()
         outcome.rel_error = verdict.rel_error
+        if kernel.composed and not verdict.reason:
+            self._mark(subject)
         if not verdict.reason and first is None and estimate_us < LOADED_US:
             (estimate_us,) = self._timed(self.device.time([subject.launch], subject.flush))
         self.clock.verify += perf_counter() - started
@@ -424,6 +427,19 @@ class Protocol:
             outcome.rounds.append(self._timed(first))
             candidate.readings += [first.reading] if first.reading else []
         return candidate
+
+    def _mark(self, subject: Subject) -> None:
+        """How many of the launches fit into a queue; those that block the host are not gated."""
+        started = perf_counter()
+        subject.launch()
+        host_us = (perf_counter() - started) * MICROSECONDS
+        self.device.synchronize()
+        launch_us = max((perf_counter() - started) * MICROSECONDS, MINIMUM_US)
+        depth = queue_depth(self.device, subject.launch, launch_us, host_us)
+        subject.launches = [
+            replace(MarkedLaunch.of(one), depth=max(1, depth), gated=depth > 0)
+            for one in subject.launches
+        ]
 
     def _host_us(self, launch: Launch) -> float:
         """A launch by the host's clock: the first one loads code, which could wait for a gate."""

@@ -112,6 +112,7 @@ class CudaFile:
             compiler=self.compiler_title,
             builds=self.builds.records,
             memory_gb=PLAN_GB if self.planned or (header.needs and header.launcher) else 0.5,
+            composed=bool(header.launcher),
             untrusted=bool(header.launcher),
         )
 

@@ -79,7 +79,7 @@ def total(device: Device, operands: Operands) -> Launch:
     return launch
 
 
-@library("cupy", workload="softmax")
+@library("cupy", workload="softmax", composed=True)
 def softmax(device: Device, operands: Operands) -> Launch:
     """CuPy, a kernel for each step."""
     arrays, x, y = device.arrays, operands.x, operands.y
@@ -92,7 +92,7 @@ def softmax(device: Device, operands: Operands) -> Launch:
     return launch
 
 
-@library("cupy", workload="rmsnorm")
+@library("cupy", workload="rmsnorm", composed=True)
 def rmsnorm(device: Device, operands: Operands) -> Launch:
     """CuPy, a kernel for each step."""
     arrays, x, w, y = device.arrays, operands.x, operands.w, operands.y
@@ -108,7 +108,7 @@ def rmsnorm(device: Device, operands: Operands) -> Launch:
     return launch
 
 
-@library("cupy", workload="blur")
+@library("cupy", workload="blur", composed=True)
 def blur(device: Device, operands: Operands) -> Launch:
     """cupyx.scipy.ndimage.correlate."""
     # One kernel for the whole batch: the weights have one element along its axis.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Final
@@ -65,6 +65,7 @@ def add(
         title=title,
         workload=workload,
         library=True,
+        composed=device_kind == "cuda",
         device_kind=device_kind,
         precisions=precisions,
         **{**told, "fingerprint": _version, **facts},
@@ -326,9 +327,7 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     import torch
 
     problem, queue = operands.problem, queue_of(torch, device)
-    works = LAYERS | STEPS if compiled else LAYERS
-    work = partial(works[problem.workload], torch, problem)
-    work = torch.compile(_own_code(work), dynamic=False) if compiled else work
+    work = _compiled(problem) if compiled else partial(LAYERS[problem.workload], torch, problem)
     given = tensors(operands)
 
     def call() -> None:
@@ -341,6 +340,16 @@ def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
         with _compiled_here():
             launch()
     return launch
+
+
+@lru_cache(maxsize=1)
+def _compiled(problem: Problem) -> Callable[..., None]:
+    """By ``torch.compile``, once for all copies of the operands."""
+    import torch
+
+    work = partial((LAYERS | STEPS)[problem.workload], torch, problem)
+    compiled: Callable[..., None] = torch.compile(_own_code(work), dynamic=False)
+    return compiled
 
 
 def _compiled_here() -> AbstractContextManager[None]:

@@ -420,6 +420,38 @@ def test_a_launch_that_blocks_the_gate_is_timed_in_batches_and_flagged() -> None
     assert outcome.flags == ["ungated", "batch_timed"]
 
 
+class Queue(fake.FakeDevice):
+    """Its queue takes so many launches of a kernel."""
+
+    def __init__(self, takes: int) -> None:
+        super().__init__()
+        self._takes = takes
+        self.together: list[int] = []
+
+    def queued(self, launch: Launch, host_us: float, most: int) -> int:
+        assert host_us > 0
+        return min(most, self._takes)
+
+    def time_batch(self, launches: Sequence[Launch], *args: Any, **more: Any) -> Timed:
+        if isinstance(launches[0], MarkedLaunch):  # and not an empty one
+            self.together.append(len(launches))
+        return super().time_batch(launches, *args, **more)
+
+
+@pytest.mark.parametrize(
+    ("takes", "most", "flags"), [(128, 128, []), (20, 9, []), (0, 128, ["host_timed"])]
+)
+def test_as_many_launches_of_several_kernels_wait_as_the_queue_takes(
+    takes: int, most: int, flags: list[str]
+) -> None:
+    kernel = replace(select("fast")[0], composed=True)
+    device = Queue(takes)
+    (outcome,) = measure(device, PROBLEM, [kernel], IN_BATCHES, seed=0)
+    assert outcome.status == "ok"
+    assert 9 <= max(device.together) <= most
+    assert set(outcome.flags) - {"batch_timed"} == set(flags)
+
+
 def test_long_launches_that_block_the_gate_are_timed_two_by_two() -> None:
     class Blocked(Recorder):
         def time(self, launches: Sequence[Launch], before: Launch | None = None) -> Timed:
