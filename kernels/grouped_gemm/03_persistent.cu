@@ -48,6 +48,9 @@ Occupancy: one block for a multiprocessor with 192 to 200 KB of stages, more of 
 Expect more than 700 TFLOP/s on an H200 for 8 experts of 1024 tokens each, N = 28672, K = 4096: `champion`
 in layout nn less 3 to 7 %, since blocks do not meet, and less what is empty of each expert's last tile. For
 4 tokens each of 128 experts 3.8 TB/s of weights.
+
+Learned: few tokens go faster than that, near the roof of memory; many a little slower, at the power limit,
+which lowers the clock.
 */
 
 #define ROOFLAB_TRANSPOSE_A 0  // the layouts of GEMM: rows of X lie along K, those of W across
