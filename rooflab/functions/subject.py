@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import Device, MarkedLaunch
+from rooflab.devices.base import MAX_BATCH, Device, MarkedLaunch
 from rooflab.functions import arrays
 from rooflab.functions.call import Arguments, Call, Function
 from rooflab.functions.results import Judge, Others, changed, copied
@@ -160,7 +160,7 @@ class Called(Subject):
             ]
         else:
             event_us = device.time([launch]).times_us[0]
-            depth = max(1, queue_depth(device, launch, event_us, self.host_us))
+            depth = queue_depth(device, launch, event_us, self.host_us) or MAX_BATCH
             self.launches = [MarkedLaunch(one, depth=depth) for one in self.launches]
 
     def _ended(self, launch: Launch) -> Launch:

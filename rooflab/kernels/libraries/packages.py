@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -37,6 +37,10 @@ class Package:
         if reason := pytorch.without_torch_on_a_gpu(device):
             return reason
         here = all(map(find_spec, (self.module.partition(".")[0], *self.others)))
+        try:
+            version(self.distribution)  # another one may have a module of that name
+        except PackageNotFoundError:
+            here = False
         return "" if here else f"{self.title} is not installed: pip install {self.distribution}"
 
     def version(self) -> str:
@@ -122,7 +126,7 @@ def _placed(torch: Any, outputs: Iterable[Any]) -> AbstractContextManager[None]:
 
 def _asked(torch: Any, called: Any, given: Any, words: dict[str, Any]) -> tuple[int, Any] | None:
     """The number of elements and the type of new memory, None for other calls."""
-    if called is torch.empty and isinstance(given[0], tuple):
+    if called is torch.empty and given and isinstance(given[0], tuple):
         size = 1
         for extent in given[0]:
             size *= extent

@@ -437,8 +437,9 @@ def test_without_the_package_the_reason_is_one_line(
     told = one.unavailable(None)
     assert " is not installed: pip install " in told and "\n" not in told
     monkeypatch.setattr(packages, "find_spec", lambda name: SimpleNamespace())
-    assert one.unavailable(None) == ""
+    assert one.unavailable(None) == told, "another package has a module of that name"
     monkeypatch.setattr(packages, "version", lambda name: f"of {name}")
+    assert one.unavailable(None) == ""
     assert one.compiler().endswith(", PyTorch of torch")
 
 
