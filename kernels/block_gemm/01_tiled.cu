@@ -27,15 +27,9 @@ tensor cores can do in FP8.
 
 #include <cuda_fp8.h>
 
-#include "types.cuh"
+#include "plain_tile.cuh"
 
 constexpr int GROUP = 128;
-constexpr int TILE = 64;
-constexpr int TILE_K = 16;
-constexpr int EACH = 4;            // rows, and columns, of a thread
-constexpr int SIDE = TILE / EACH;  // threads along a side of the tile
-constexpr int THREADS = SIDE * SIDE;
-constexpr int PAD = 4;             // so that writes down a column go to different banks
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tiled(int M, int N, int K, const __nv_fp8_e4m3* X, const __nv_fp8_e4m3* W, const float* x_scales,
@@ -63,25 +57,9 @@ tiled(int M, int N, int K, const __nv_fp8_e4m3* X, const __nv_fp8_e4m3* W, const
         }
         __syncthreads();
 
-        // 2. Multiply: a column of 4 values of X with a row of 4 values of W.
-#pragma unroll
-        for (int k = 0; k < TILE_K; ++k) {
-            float a[EACH], b[EACH];
-            for (int i = 0; i < EACH; ++i) a[i] = tile_x[k][y + i * SIDE];
-            for (int j = 0; j < EACH; ++j) b[j] = tile_w[k][x + j * SIDE];
-            for (int i = 0; i < EACH; ++i) {
-                for (int j = 0; j < EACH; ++j) sum[i][j] += a[i] * b[j];
-            }
-        }
+        // 2. Multiply.
+        multiply(tile_x, tile_w, x, y, sum);
         __syncthreads();
     }
-
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-#pragma unroll
-        for (int j = 0; j < EACH; ++j) {
-            const int row = first_row + y + i * SIDE, column = first_column + x + j * SIDE;
-            if (row < M && column < N) Y[size_t(row) * N + column] = narrow(sum[i][j]);
-        }
-    }
+    store(Y, sum, x, y, first_row, first_column, M, N);
 }

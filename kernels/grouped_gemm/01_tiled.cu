@@ -29,14 +29,7 @@ block waits for each step of 16 along K: 1 TB/s of weights.
 */
 
 #include "experts.cuh"
-#include "types.cuh"
-
-constexpr int TILE = 64;
-constexpr int TILE_K = 16;
-constexpr int EACH = 4;               // rows, and columns, of a thread
-constexpr int SIDE = TILE / EACH;     // threads along a side of the tile
-constexpr int THREADS = SIDE * SIDE;
-constexpr int PAD = 4;                // so that writes down a column go to different banks
+#include "plain_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tiled(int tokens, int N, int K, int experts, const Input* X, const Input* W, const int* ends, Output* Y) {
@@ -63,25 +56,9 @@ tiled(int tokens, int N, int K, int experts, const Input* X, const Input* W, con
         }
         __syncthreads();
 
-        // 2. Multiply: a column of 4 values of X with a row of 4 values of W.
-#pragma unroll
-        for (int k = 0; k < TILE_K; ++k) {
-            Accumulate a[EACH], b[EACH];
-            for (int i = 0; i < EACH; ++i) a[i] = tile_x[k][y + i * SIDE];
-            for (int j = 0; j < EACH; ++j) b[j] = tile_w[k][x + j * SIDE];
-            for (int i = 0; i < EACH; ++i) {
-                for (int j = 0; j < EACH; ++j) sum[i][j] += a[i] * b[j];
-            }
-        }
+        // 2. Multiply.
+        multiply(tile_x, tile_w, x, y, sum);
         __syncthreads();
     }
-
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-#pragma unroll
-        for (int j = 0; j < EACH; ++j) {
-            const int row = tile.row + y + i * SIDE, column = tile.column + x + j * SIDE;
-            if (row < tile.end && column < N) Y[size_t(row) * N + column] = narrow(sum[i][j]);
-        }
-    }
+    store(Y, sum, x, y, tile.row, tile.column, tile.end, N);
 }

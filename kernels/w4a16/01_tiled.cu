@@ -25,14 +25,8 @@ Expect 15 to 20 TFLOP/s on an H200 for many rows, as of any tile of 64 x 64 on o
 M = 1 a few per cent of the roof: 63 of 64 rows are zeros. See `rows` for that.
 */
 
+#include "plain_tile.cuh"
 #include "w4.cuh"
-
-constexpr int TILE = 64;
-constexpr int TILE_K = 16;
-constexpr int EACH = 4;            // rows, and columns, of a thread
-constexpr int SIDE = TILE / EACH;  // threads along a side of the tile
-constexpr int THREADS = SIDE * SIDE;
-constexpr int PAD = 4;             // so that writes down a column go to different banks
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tiled(int M, int N, int K, const Input* X, const unsigned char* W, const Input* scales, Output* Y) {
@@ -60,25 +54,9 @@ tiled(int M, int N, int K, const Input* X, const unsigned char* W, const Input* 
         }
         __syncthreads();
 
-        // 2. Multiply: a column of 4 values of X with a row of 4 values of W.
-#pragma unroll
-        for (int k = 0; k < TILE_K; ++k) {
-            float a[EACH], b[EACH];
-            for (int i = 0; i < EACH; ++i) a[i] = tile_x[k][y + i * SIDE];
-            for (int j = 0; j < EACH; ++j) b[j] = tile_w[k][x + j * SIDE];
-            for (int i = 0; i < EACH; ++i) {
-                for (int j = 0; j < EACH; ++j) sum[i][j] += a[i] * b[j];
-            }
-        }
+        // 2. Multiply.
+        multiply(tile_x, tile_w, x, y, sum);
         __syncthreads();
     }
-
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-#pragma unroll
-        for (int j = 0; j < EACH; ++j) {
-            const int row = first_row + y + i * SIDE, column = first_column + x + j * SIDE;
-            if (row < M && column < N) Y[size_t(row) * N + column] = narrow(sum[i][j]);
-        }
-    }
+    store(Y, sum, x, y, first_row, first_column, M, N);
 }
