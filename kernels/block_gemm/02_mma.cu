@@ -39,7 +39,7 @@ Occupancy: 128 x 128 has 8 warps and 160 KB. A lane has 64 sums twice, those of 
 Expect 250 to 400 TFLOP/s on an H200 for many rows, at most what mma.sync reaches in FP16, and for few rows 2
 to 3 TB/s: W has half the bytes.
 
-Learned: many rows are at the lower end of that, few rows below it, at half. Widening to FP16 decides.
+Learned: many rows are at the lower end of that, few rows at half of it.
 */
 
 #include "copy_tile.cuh"

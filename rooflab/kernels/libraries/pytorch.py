@@ -148,7 +148,7 @@ def _add(device_kind: str, name: str, title: str, *precisions: str, **facts: Any
     add(prepare, f"torch_{name}", title, "attention", device_kind, *precisions, **facts)
 
 
-def aligned(most: int) -> Any:
+def aligned(most: int) -> Callable[[Any], str]:
     """Why a tensor-core backend does not support a problem."""
 
     def refuses(problem: Any) -> str:
@@ -355,8 +355,7 @@ def _compiled(problem: Problem) -> Callable[..., None]:
 def _compiled_here() -> AbstractContextManager[None]:
     """What ``torch.compile`` makes is compiled in this process.
 
-    Its worker processes are as many as there are processors; they would be busy beside what is
-    timed, and waiting for them was seen to never end.
+    Its worker processes are as many as there are processors, and busy beside what is timed.
     """
     from torch._inductor import config
 

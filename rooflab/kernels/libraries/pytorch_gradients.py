@@ -10,7 +10,7 @@ from typing import Any, Final
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
 from rooflab.kernels.libraries.cuda import guarded
-from rooflab.kernels.libraries.pytorch import add, queue_of, tensors
+from rooflab.kernels.libraries.pytorch import add, aligned, queue_of, tensors
 from rooflab.model.problem import Problem
 from rooflab.workloads.attention_gradients import AttentionBackward
 
@@ -99,15 +99,8 @@ def attention_backward(
     return launch
 
 
-def _aligned(most: int, problem: Any) -> str:
-    """Why a tensor-core backend does not support a problem."""
-    if problem.head_size % 8 or problem.head_size > most:
-        return f"head_size must be a multiple of 8, at most {most}"
-    return ""
-
-
 def _by_cudnn(problem: Any) -> str:
-    if reason := _aligned(128, problem):
+    if reason := aligned(128)(problem):
         return reason
     if min(problem.queries, problem.keys) == 1:
         return "queries and keys must be 2 or more"
@@ -134,7 +127,7 @@ _HALF: Final = ("fp16", "bf16")
 _WIDE: Final = ("fp64", "fp32")
 _flash, _cudnn = (partial(_fused, backend) for backend in ("flash", "cudnn"))
 _add(_cudnn, "cuda", "cudnn", "by cuDNN", *_HALF, unsupported=_by_cudnn)
-_add(_flash, "cuda", "flash", "FlashAttention-2", *_HALF, unsupported=partial(_aligned, 256))
+_add(_flash, "cuda", "flash", "FlashAttention-2", *_HALF, unsupported=aligned(256))
 _add(_steps, "cuda", "math", "a kernel for each step", *_WIDE, *_HALF)
 _add(_fused_on_cpus, "cpu", "flash", "in blocks", *_WIDE)
 _add(_steps, "cpu", "math", "a pass for each step", *_WIDE)
