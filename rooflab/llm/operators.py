@@ -31,6 +31,10 @@ PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 KNOWN: Final = ("bf16", "fp16", "fp8", "fp32")
 """Precisions of a model."""
 
+FRESH: Final = (RmsNorm, Rope, Add, Copy, SwiGlu)
+"""Work on what was written just before it: weights and the cache of keys have no part in it, or
+hardly any."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
@@ -85,6 +89,11 @@ class Operator:
     work: Problem | Formula
     times: int = 1
     weights: int = 0
+
+
+def warm(work: Problem | Formula) -> bool:
+    """Whether what it reads is still in the last-level cache, as far as it fits."""
+    return isinstance(work, FRESH)
 
 
 def operators(model: LanguageModel, step: ModelStep) -> tuple[Operator, ...]:

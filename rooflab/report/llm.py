@@ -22,7 +22,7 @@ from rooflab.llm.estimate import (
 )
 from rooflab.llm.formulas import Formula
 from rooflab.llm.machine import GIVEN, Machine
-from rooflab.llm.operators import ModelStep
+from rooflab.llm.operators import ModelStep, warm
 from rooflab.model.problem import PEER, Problem
 from rooflab.model.roofline import Ceiling
 from rooflab.model.units import scaled
@@ -241,6 +241,7 @@ def commands(problems: Iterable[Problem]) -> list[str]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for one in problems:
         words = ["rooflab", "sweep", one.workload, "-p", one.precision.name]
+        words += ["--cache", "warm"] * warm(one)
         for name, value in one.settings.items():
             if value != one.parameters()[name].default:
                 words += [f"--{name.replace('_', '-')}", str(value)]

@@ -180,6 +180,10 @@ def test_the_swept_problems_are_those_of_the_model(rooflab: Rooflab) -> None:
     for line in out.splitlines():
         _, _, workload, *words = shlex.split(line)
         given = dict(zip(words[::2], words[1::2], strict=True))
+        cached = given.pop("--cache", "cold")
+        assert cached == (
+            "warm" if workload in ("rmsnorm", "rope", "swiglu", "add", "copy") else "cold"
+        )
         settings = {key[2:]: value for key, value in given.items() if key not in ("-p", "--shape")}
         for shape in given["--shape"].split(","):
             extents = parse_shape(shape, workload)

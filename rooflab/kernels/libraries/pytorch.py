@@ -178,10 +178,22 @@ def _cross_entropy(torch: Any, problem: Any, x: Any, targets: Any, y: Any) -> No
 
 
 def _swiglu(torch: Any, problem: Any, gate: Any, up: Any, out: Any) -> None:
+    torch.mul(torch.nn.functional.silu(gate), up, out=out)
+
+
+def _swiglu_steps(torch: Any, problem: Any, gate: Any, up: Any, out: Any) -> None:
     out.copy_(torch.nn.functional.silu(gate) * up)
 
 
 def _rope(torch: Any, problem: Any, x: Any, cos: Any, sin: Any, y: Any) -> None:
+    """As transformers writes it, whose tables have each number twice."""
+    first, second = x.chunk(2, dim=-1)
+    turned, halves = torch.cat((-second, first), dim=-1), (*x.shape[:-1], 2, problem.half)
+    plain = x.view(halves) * cos.unsqueeze(-2)
+    torch.add(plain, turned.view(halves) * sin.unsqueeze(-2), out=y.view(halves))
+
+
+def _rope_steps(torch: Any, problem: Any, x: Any, cos: Any, sin: Any, y: Any) -> None:
     first, second = x.chunk(2, dim=-1)
     y[..., : problem.half] = first * cos - second * sin
     y[..., problem.half :] = second * cos + first * sin
@@ -277,6 +289,14 @@ def _rmsnorm(torch: Any, problem: Any, x: Any, w: Any, y: Any) -> None:
     y.copy_(torch.nn.functional.rms_norm(x, (problem.columns,), w, problem.epsilon))
 
 
+def _rmsnorm_forward_steps(torch: Any, problem: Any, x: Any, w: Any, y: Any) -> None:
+    """As transformers writes it."""
+    wide = x.to(torch.float32)
+    squares = torch.mean(torch.pow(wide, 2), 1, keepdim=True)
+    scale = torch.rsqrt(squares + problem.epsilon)
+    torch.mul(w, (wide * scale).to(x.dtype), out=y)
+
+
 def _sum(torch: Any, problem: Any, a: Any, b: Any, c: Any) -> None:
     torch.add(a, b, out=c)
 
@@ -315,31 +335,44 @@ STEPS: Final[dict[str, Callable[..., None]]] = {
     "layernorm_backward": _layernorm_steps,
     "cross_entropy_backward": _cross_entropy_steps,
     "embedding": _embedding_steps,
+    "swiglu": _swiglu_steps,
+    "rope": _rope_steps,
 }
 """What ``torch.compile`` is given, if that is not the same."""
 
-IN_PLACE: Final = ("cross_entropy_backward", "embedding", "add", "copy")
+IN_PLACE: Final = ("cross_entropy_backward", "embedding", "add", "copy", "swiglu", "rope")
 """Those whose functions write the result where it should be."""
 
 
 def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     """A layer with a copy of its result, which ``torch.compile`` makes a part of the kernel."""
+
+    problem = operands.problem
+    if not compiled:
+        return _eager(LAYERS[problem.workload], device, operands)
+    launch = _called(_compiled(problem), device, operands)
+    with _compiled_here():
+        launch()
+    return launch
+
+
+def _eager(work: Callable[..., None], device: Device, operands: Operands) -> Launch:
     import torch
 
-    problem, queue = operands.problem, queue_of(torch, device)
-    work = _compiled(problem) if compiled else partial(LAYERS[problem.workload], torch, problem)
-    given = tensors(operands)
+    return _called(partial(work, torch, operands.problem), device, operands)
+
+
+def _called(work: Callable[..., None], device: Device, operands: Operands) -> Launch:
+    import torch
+
+    queue, given = queue_of(torch, device), tensors(operands)
 
     def call() -> None:
         with queue, torch.no_grad():
             work(*given)
 
-    told = f"PyTorch's {problem.workload}"
-    launch = guarded(call, RuntimeError, told, alive=operands)
-    if compiled:
-        with _compiled_here():
-            launch()
-    return launch
+    told = f"PyTorch's {operands.problem.workload}"
+    return guarded(call, RuntimeError, told, alive=operands)
 
 
 @lru_cache(maxsize=1)
@@ -416,3 +449,7 @@ for _workload in LAYERS:
         continue
     _add_layer(_workload, "cuda", True, "fp64", "fp32", "fp16", "bf16")
     _add_layer(_workload, "cpu", False, "fp64", "fp32")
+
+_norm = partial(_eager, _rmsnorm_forward_steps)
+_title = "PyTorch, a kernel for each step, as transformers writes it"
+add(_norm, "torch_steps", _title, "rmsnorm", "cuda", "fp32", "fp16", "bf16", unsupported=streamed)

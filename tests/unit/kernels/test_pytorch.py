@@ -51,7 +51,9 @@ class Tensor:
     def numbers(self) -> Any:
         return decode(np, self.array, self.bits) if self.bits else self.array.astype(float)
 
-    def view(self, kind: str) -> Tensor:
+    def view(self, kind: Any) -> Tensor:
+        if isinstance(kind, tuple):
+            return Tensor(self.array.reshape(kind), self.bits)
         bits = {"bfloat16": BF16, "float8_e4m3fn": FP8_E4M3}[kind]
         assert self.array.dtype == bits.storage
         return Tensor(self.array, bits)
@@ -66,6 +68,9 @@ class Tensor:
         return self.numbers * getattr(other, "numbers", other)
 
     __rmul__ = __mul__
+
+    def __neg__(self) -> Any:
+        return -self.numbers
 
     def __rmatmul__(self, other: Any) -> Any:
         return other @ self.numbers
@@ -104,7 +109,7 @@ class Tensor:
 
     def to(self, kind: str) -> Any:
         assert kind in (self.dtype, "float32", "float64")
-        return self.numbers
+        return self.numbers.view(Numbers)
 
     def unsqueeze(self, axis: int) -> Tensor:
         return Tensor(np.expand_dims(self.array, axis), self.bits)
@@ -213,7 +218,15 @@ class Torch:
 
     def add(self, a: Any, b: Any, out: Any) -> None:
         assert self.stream == "rooflab's"
-        out.copy_(a.numbers + b.numbers)
+        out.copy_(getattr(a, "numbers", a) + getattr(b, "numbers", b))
+
+    def mul(self, a: Any, b: Any, out: Any) -> None:
+        assert self.stream == "rooflab's"
+        out.copy_(a * b)
+
+    def cat(self, parts: Any, dim: int) -> Tensor:
+        assert self.stream == "rooflab's"
+        return Tensor(np.concatenate([getattr(one, "numbers", one) for one in parts], dim))
 
     def cross_entropy(self, x: Any, targets: Any, reduction: str) -> Any:
         assert self.stream == "rooflab's" and reduction == "none"
@@ -375,6 +388,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         _fused_adamw_=here.fused_adamw,
         mm=here.mm,
         add=here.add,
+        mul=here.mul,
+        cat=here.cat,
+        pow=np.power,
+        rsqrt=lambda numbers: 1 / np.sqrt(numbers),
         stack=lambda parts, dim: np.stack(parts, dim).view(Numbers),
         zeros_like=np.zeros_like,
         _grouped_mm=here.grouped_mm,

@@ -130,10 +130,11 @@ def test_only_the_fastest_right_row_of_the_same_problem_counts(h200: Machine) ->
         row(other, 2.0),
     ]
     best = fastest(rows)
-    assert best[gemm.key].kernel == "cublas"
-    assert set(best) == {gemm.key, other.key}
-    assert fastest(rows, ["mi"])[gemm.key].kernel == "mine"
-    assert fastest(rows, ["cud"])[gemm.key].kernel == "cublas"  # a backend
+    key = (False, gemm.key)
+    assert best[key].kernel == "cublas"
+    assert set(best) == {key, (False, other.key)}
+    assert fastest(rows, ["mi"])[key].kernel == "mine"
+    assert fastest(rows, ["cud"])[key].kernel == "cublas"  # a backend
     assert fastest(rows, ["torch"]) == {}
 
 
@@ -147,6 +148,20 @@ def test_measured_times_add_up_and_what_lacks_stays_at_its_roof(h200: Machine) -
     assert one.us(BEST) == pytest.approx(1000 * counts + rest)
     assert one.us("none") == pytest.approx(plain.roof_us)
     assert one.roof_us == plain.roof_us
+
+
+def test_only_what_was_just_written_is_taken_from_a_warm_cache(h200: Machine) -> None:
+    cold = [row(one, 1000.0) for one in problems(LLAMA, [step()])]
+    warm = [replace(one, cache="warm", time_us=100.0) for one in cold]
+    one = estimate(LLAMA, step(), h200, {BEST: fastest([*cold, *warm]), "warm": fastest(warm)})
+    fresh = {each.operator.name for each in one.operators if each.us("warm")}
+    assert fresh == {
+        *("norm", "rope of queries", "rope of keys"),
+        *("to the cache", "residual", "swiglu"),
+    }
+    for each in one.operators:
+        measured = each.rows[BEST]
+        assert measured is None or (measured.time_us == 100.0) == (each.operator.name in fresh)
 
 
 def test_each_problem_is_swept_once() -> None:
