@@ -134,6 +134,10 @@ class ImitatedActivity:
         pass
 
     @property
+    def held(self) -> int:
+        return 100 * len(self.chip.launches)
+
+    @property
     def kept(self) -> int:
         return len(self.chip.launches)
 

@@ -225,7 +225,7 @@ class Trial:
         arena, outcome = self._arena, self.outcome
         arena.rotation.refill(arena.device)
         arena.inspector.renew()
-        each_us = outcome.summary.median if outcome.summary else 1.0
+        each_us = (outcome.summary.median if outcome.summary else 0.0) or 1.0
         inspector = arena.inspector
         reason = inspector.after(self._launches, self._run, each_us, 1, close=False)
         _refuse(told(LATER, reason))

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from statistics import median
 from typing import Final, TypeVar
 
 from rooflab.devices.records import Launch, Recording, StepTime, Transfer
@@ -17,6 +19,14 @@ RECENT_NS: Final = 2 * 10**9
 
 TIMED: Final = 4
 """Launches that are timed before one is counted, if there are no steps."""
+
+LONG: Final = 1.5
+"""A step that takes so many times as long as the median is not what a step takes."""
+
+CALM: Final = 4
+"""So many steps in which rooflab did not look at the program are enough, and a CALM_PART of all."""
+
+CALM_PART: Final = 0.1
 
 T = TypeVar("T", Launch, Transfer)
 
@@ -53,16 +63,40 @@ def in_steps(
     """The steps of a period, or all as one, and the number of steps."""
     if period is None:
         return Recording(launches=launches, copies=copies, source=SOURCE), 1
-    ends = [*(one.start_ns for one in launches[1:]), max(one.end_ns for one in launches)]
-    steps = [
-        StepTime(name, launches[step.start].start_ns, ends[step.stop - 1]) for step in period.steps
-    ]
+    steps = [StepTime(name, *span) for span in _spans(launches, period)]
     return Recording(
         launches=period.launches(launches),
         copies=list(_inside(copies, steps)),
         steps=steps,
         source=SOURCE,
     ), len(steps)
+
+
+def _spans(launches: Sequence[Launch], period: Period) -> list[tuple[int, int]]:
+    """From the start of each step to that of what comes after it."""
+    ends = [*(one.start_ns for one in launches[1:]), max(one.end_ns for one in launches)]
+    return [(launches[step.start].start_ns, ends[step.stop - 1]) for step in period.steps]
+
+
+def usual(
+    launches: Sequence[Launch], period: Period, looks: Sequence[Cut]
+) -> tuple[Period, list[float]]:
+    """The steps that say what a step takes, and the microseconds of those that took far longer.
+
+    In times of ``looks`` rooflab worked beside the program; steps without are taken if they are
+    enough.
+    """
+    spans = _spans(launches, period)
+    calm = [i for i, span in enumerate(spans) if not any(map(partial(_overlap, span), looks))]
+    chosen = calm if len(calm) >= max(CALM, CALM_PART * len(spans)) else range(len(spans))
+    ns = {i: spans[i][1] - spans[i][0] for i in chosen}
+    most = LONG * median(ns.values())
+    kept = tuple(period.steps[i] for i in chosen if ns[i] <= most)
+    return replace(period, steps=kept), [each / 1e3 for each in ns.values() if each > most]
+
+
+def _overlap(one: Cut, other: Cut) -> bool:
+    return one[0] < other[1] and one[1] > other[0]
 
 
 def _inside(copies: Sequence[Transfer], steps: Sequence[StepTime]) -> Iterator[Transfer]:
@@ -75,10 +109,13 @@ def _inside(copies: Sequence[Transfer], steps: Sequence[StepTime]) -> Iterator[T
 
 def without(found: Sequence[T], cuts: Sequence[Cut]) -> list[T]:
     """All outside the cuts, as if these had taken no time."""
-    kept = []
-    for one in found:
-        if any(one.start_ns < end and one.end_ns > start for start, end in cuts):
-            continue
-        gone = sum(end - start for start, end in cuts if end <= one.start_ns)
-        kept.append(replace(one, start_ns=one.start_ns - gone, end_ns=one.end_ns - gone))
-    return kept
+    spans = ((one, moved((one.start_ns, one.end_ns), cuts)) for one in found)
+    return [replace(one, start_ns=span[0], end_ns=span[1]) for one, span in spans if span]
+
+
+def moved(span: Cut, cuts: Sequence[Cut]) -> Cut | None:
+    """When it is without the cuts, None if it overlaps one."""
+    if any(map(partial(_overlap, span), cuts)):
+        return None
+    gone = sum(end - start for start, end in cuts if end <= span[0])
+    return span[0] - gone, span[1] - gone

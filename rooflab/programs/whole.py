@@ -6,8 +6,8 @@ import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, perf_counter_ns
@@ -27,7 +27,7 @@ from rooflab.programs.naming import Named, NamingTime
 from rooflab.programs.parts import part_of
 from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Order, Period, known_as, steps_of
-from rooflab.programs.sequence import Cut, without
+from rooflab.programs.sequence import Cut, moved, without
 from rooflab.programs.session import Findings
 
 LOOK_S: Final = 0.2
@@ -50,6 +50,16 @@ GRAPH_STEPS: Final = 10
 
 MOST_LAUNCHES: Final = 500_000
 """More are not recorded: these take some 300 MB of the host's memory."""
+
+HELD_BYTES: Final = 2**26
+"""So many records are looked at though it is not yet time."""
+
+NOTHING_NS: Final = 10**5
+"""A look that is no longer does not disturb a program."""
+
+SWITCH_S: Final = 1e-4
+"""While it looks, the program's threads get the interpreter after so long: the usual 5 ms for each
+call that gives it back would be many times the length of a step."""
 
 EACH_S: Final = 0.17
 """What it takes to count one launch."""
@@ -89,6 +99,7 @@ class Whole:
         self._names: set[str] = set()
         self._new_at = self._new_name_at = perf_counter()
         self._looked_ns = 0
+        self._looks: list[Cut] = []
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
         self._off_ns = 0  # since when the time is cut out
@@ -126,6 +137,8 @@ class Whole:
         if period and (self._skip or self._steps):
             last = self._skip + self._steps if self._steps else None
             period = replace(period, steps=period.steps[self._skip : last] or period.steps[-1:])
+        elif period and not self.peers:  # of ranks each has the same steps
+            period = self._usual(launches, period, cuts)
         recording, steps = sequence.in_steps(self.name, launches, copies, period)
         recording = of_one_device(recording, self._notes)
         if self._named:
@@ -149,6 +162,16 @@ class Whole:
             cuts=cuts,
         )
 
+    def _usual(self, launches: Sequence[Launch], period: Period, cuts: Sequence[Cut]) -> Period:
+        """The steps that are like the most, without those in which this thread worked."""
+        looks = [span for one in self._looks if (span := moved(one, cuts))]
+        kept, long = sequence.usual(launches, period, looks)
+        if long:
+            which = f"{len(long)} of {len(long) + len(kept.steps)} steps, {sum(long) / 1e3:.3g} ms,"
+            why = f"took more than {sequence.LONG} times as long as the median"
+            self._notes[f"{which} are left out: each {why}"] = None
+        return kept
+
     def _part(self, recording: Recording) -> Recording:
         """What is inside of the range. Raises ``UsageError``, with the reason if none is known."""
         problem = self._named.problem if self._named else "its launches were not seen to repeat"
@@ -159,21 +182,35 @@ class Whole:
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
+            if self._rests():
+                continue
+            self._looked_ns = perf_counter_ns()
             try:
-                self._looked_ns = perf_counter_ns()
-                self._activity.flush()
-                if not self._naming:  # whose launches are not kept
-                    self._take()
-                if len(self._launches) > MOST_LAUNCHES and not self._off_ns:
-                    self._activity.ignore()
-                    text = f"recording ended after {MOST_LAUNCHES} launches; the program went on"
-                    self._notes[text] = None
-                    return
-                self._decide()
+                with _yielding():
+                    self._look()
             except Exception as error:
                 self._notes[f"counting ended: {type(error).__name__}: {error}"] = None
                 self._counters = False
                 self._give_up()
+            if len(self._launches) > MOST_LAUNCHES and not self._off_ns:
+                self._activity.ignore()
+                text = f"recording ended after {MOST_LAUNCHES} launches; the program went on"
+                self._notes[text] = None
+                return
+            if (looked := perf_counter_ns()) > self._looked_ns + NOTHING_NS:
+                self._looks.append((self._looked_ns, looked))
+
+    def _rests(self) -> bool:
+        """Whether nothing has to be done now: to look costs the program time."""
+        busy = self._window or self._naming or self._activity.held > HELD_BYTES
+        return not busy and perf_counter() < self._resume_at
+
+    def _look(self) -> None:
+        self._activity.flush()
+        if not self._naming:  # whose launches are not kept
+            self._take()
+        if len(self._launches) <= MOST_LAUNCHES or self._off_ns:
+            self._decide()
 
     def _take(self) -> None:
         records = self._activity.taken()
@@ -208,13 +245,16 @@ class Whole:
             return
         ended_ns = self._launches[-1].end_ns if self._launches else 0
         active = self._looked_ns - ended_ns < ACTIVE_NS  # to read many records takes a while
-        if not (active and self._repeats(now) and now > self._resume_at):
+        if not (active and self._repeats(now) and now >= self._resume_at):
             return
         last = without(sorted(self._launches[-RECENT:], key=sequence.order), self._cuts)
         recent, period = steps_of(sequence.recent(last), self._first)
-        counts = self._counters and self._begin_counting(now, recent, period)
-        if period and not counts and self._named is None and self._has_names(recent, period):
+        if self._counters and self._begin_counting(recent, period):
+            return
+        if period and self._named is None and self._has_names(recent, period):
             self._begin_naming(recent, period)
+        else:
+            self._later(now)
 
     def _has_names(self, recent: Sequence[Launch], period: Period) -> bool:
         """Whether something may be known of what launches what; of a CUDA graph nothing is."""
@@ -229,7 +269,7 @@ class Whole:
             self._notes[str(error)] = None
             self._counters = False
 
-    def _begin_counting(self, now: float, recent: Sequence[Launch], period: Period | None) -> bool:
+    def _begin_counting(self, recent: Sequence[Launch], period: Period | None) -> bool:
         """What is missing of the launches that repeat; False if nothing is, or it cannot begin."""
         repeated = period.launches(recent) if period else sequence.repeated(recent)
         if self._named:  # one kernel may do different work
@@ -241,8 +281,6 @@ class Whole:
         wanted = plan([g for g in chosen if not g.samples], among=chosen)
         graph = not self._graphs and len({one.graph for one in repeated} - {0}) == 1
         if not (wanted or graph) or not self._ready:
-            if groups:
-                self._later(now)
             return False
         replay = partial(
             Replay,
@@ -261,7 +299,6 @@ class Whole:
         except BusyError as error:
             self._end_cut()
             self._uncounted = str(error)
-            self._later(now)
             return False
         except RooflabError as error:
             self._end_cut()
@@ -362,6 +399,16 @@ class Whole:
         if self.peers:
             self.peers.end(now)
         self._counting_s += (now - since) / 1e9
+
+
+@contextmanager
+def _yielding() -> Iterator[None]:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, SWITCH_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 class CountingTime:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from time import perf_counter_ns
@@ -129,6 +130,7 @@ class Activity:
         self._free: list[ctypes.Array[ctypes.c_uint8]] = []
         self._given_up: list[ctypes.Array[ctypes.c_uint8]] = []  # CUPTI may still write to them
         self._gives_up = False
+        self._full: deque[tuple[ctypes.Array[ctypes.c_uint8], int]] = deque()
         self._bytes = self._dropped = 0
         self._began = (0, 0)
         # CUPTI calls them until the process ends: they must live as long.
@@ -166,6 +168,7 @@ class Activity:
         """Launches are recorded as before. What was not taken yet is lost."""
         self._numbered = False
         self._disable(_NUMBERING)
+        self._read()
         for kind in _NUMBERING:
             self._kept[kind] = []
 
@@ -203,6 +206,7 @@ class Activity:
     @property
     def kept(self) -> int:
         """How many launches that were called since then have records that were not taken."""
+        self._read()
         called = {one.correlation for kind in _CALLS for one in self._kept[kind]}
         return sum(one.correlation in called for one in self._kept[_KERNEL])
 
@@ -230,6 +234,7 @@ class Activity:
 
     def taken(self) -> Records:
         """All records since the last call of this."""
+        self._read()
         kept, self._kept = self._kept, {kind: [] for kind in _LAYOUTS}
         dropped, self._dropped, self._bytes = self._dropped, 0, 0
         own = (one for one in kept[_CORRELATION] if one.kind == _OWN)
@@ -266,24 +271,46 @@ class Activity:
         buffer[0], size[0], most[0] = address, BUFFER_BYTES, 0
 
     def _completed(self, _context: Any, _stream: int, buffer: int, _size: int, valid: int) -> None:
-        record = ctypes.c_void_p()
-        next_record = self._library.cuptiActivityGetNextRecord
-        where, filled, found = ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)
-        while not self._ignored and not next_record(where, filled, found):
-            address = record.value or 0
+        """It is read later: meanwhile the program would wait."""
+        made = self._buffers.pop(buffer, None)
+        if self._gives_up or made is None:
+            self._keep_all(buffer, valid)
+            self._given_up += [made] if made else []
+        elif not self._ignored and self._bytes + valid <= MOST_BYTES:
+            self._bytes += valid
+            self._full.append((made, valid))
+        else:
+            self._dropped += 0 if self._ignored else sum(1 for _ in self._records(buffer, valid))
+            self._free.append(made)
+
+    @property
+    def held(self) -> int:
+        """Bytes of records that were not taken."""
+        return self._bytes
+
+    def _read(self) -> None:
+        """The records of all buffers that are full, which are then used again."""
+        while self._full:
+            made, valid = self._full.popleft()
+            self._keep_all(ctypes.addressof(made), valid)
+            # Its pages are there: a new one takes milliseconds.
+            self._free.append(made)
+
+    def _keep_all(self, buffer: int, valid: int) -> None:
+        for address in self._records(buffer, valid):
             kind = ctypes.c_int.from_address(address).value
             if kind in _LAYOUTS:
                 self._keep(kind, address)
-        if made := self._buffers.pop(buffer, None):
-            # The pages of a used one are there: a new one takes milliseconds.
-            (self._given_up if self._gives_up else self._free).append(made)
+
+    def _records(self, buffer: int, valid: int) -> Iterator[int]:
+        """Their addresses."""
+        record, next_record = ctypes.c_void_p(), self._library.cuptiActivityGetNextRecord
+        where, filled = ctypes.c_void_p(buffer), ctypes.c_size_t(valid)
+        while not next_record(where, filled, ctypes.byref(record)):
+            yield record.value or 0
 
     def _keep(self, kind: int, address: int) -> None:
         record = _LAYOUTS[kind]
-        self._bytes += ctypes.sizeof(record)
-        if self._bytes > MOST_BYTES:
-            self._dropped += 1
-            return
         one = record.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(record)))
         self._kept[kind].append(one)
         if kind == _KERNEL:

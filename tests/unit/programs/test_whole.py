@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
@@ -523,3 +524,77 @@ def test_a_long_program_is_not_recorded_for_ever(
     found = program.finish()
     assert len(found.recording.launches) <= 24
     assert list(found.notes) == ["recording ended after 20 launches; the program went on"]
+
+
+# What rooflab itself costs -----------------------------------------------------------------------
+
+
+def looks_taking(program: Program, chip: Chip, monkeypatch: pytest.MonkeyPatch, ns: int) -> None:
+    taken = program.recorder._activity.taken
+
+    def slowly() -> Any:
+        chip.ns += ns
+        return taken()
+
+    monkeypatch.setattr(program.recorder._activity, "taken", slowly)
+
+
+def test_steps_beside_a_look_are_left_out(chip: Chip, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(chip)
+    looks_taking(program, chip, monkeypatch, 10**7)
+    program.steps(100)
+    found = program.finish()
+    assert {one.ns for one in found.recording.steps} == {STEP_NS}
+    assert len(found.recording.steps) > 50
+    assert not found.notes
+
+
+def test_steps_beside_looks_are_better_than_none(
+    chip: Chip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(chip)
+    looks_taking(program, chip, monkeypatch, 10**7)
+    monkeypatch.setattr(program.recorder, "_rests", lambda: False)
+    program.steps(100)
+    assert {one.ns for one in program.finish().recording.steps} == {STEP_NS + 10**7}
+
+
+def test_steps_that_take_far_longer_are_left_out_and_told(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    program.steps(10)
+    for _ in range(2):
+        program.step()
+        chip.ns += STEP_NS
+    program.steps(10)
+    found = program.finish()
+    assert {one.ns for one in found.recording.steps} == {STEP_NS}
+    (note,) = found.notes
+    assert note == (
+        "2 of 21 steps, 200 ms, are left out: each took more than 1.5 times as long as the median"
+    )
+
+
+def test_it_looks_less_and_less_at_a_program_of_which_all_is_known(chip: Chip) -> None:
+    program = Program(chip)
+    program.steps(100)
+    looks: list[float] = []
+    flush = program.recorder._activity.flush
+
+    def flushed() -> None:
+        looks.append(chip.ns / 1e9)
+        flush()
+
+    program.recorder._activity.flush = flushed  # type: ignore[method-assign]
+    program.steps(1500)
+    gaps = [after - before for before, after in pairwise(looks)]
+    assert len(gaps) > 1 and gaps[0] > 1
+    assert all(after > 1.9 * before for before, after in pairwise(gaps))
+
+
+def test_the_program_gets_the_interpreter_soon_while_it_is_looked_at(chip: Chip) -> None:
+    program = Program(chip)
+    usual = sys.getswitchinterval()
+    found: list[float] = []
+    program.recorder._activity.flush = lambda: found.append(sys.getswitchinterval())  # type: ignore[method-assign]
+    program.steps(3)
+    assert max(found) <= whole.SWITCH_S < usual == sys.getswitchinterval()
