@@ -290,18 +290,20 @@ def attention() -> str:
     rows: dict[str, dict[str, Measurement]] = {}
     links = {}
     for run in sorted(committed(), key=lambda run: run.manifest.created):
-        ours = [row for row in run.ok if row.problem.workload == "attention"]
-        links |= {origin(run): None for _ in ours[:1]}
-        for row in ours:
+        found = [row for row in run.ok if row.problem.workload == "attention"]
+        if not any(map(is_ours, found)):
+            continue
+        links[origin(run)] = None
+        for row in found:
             rows.setdefault(row.problem.size, {})[row.kernel] = row
-    kernels = list(dict.fromkeys(kernel for found in rows.values() for kernel in found))
+    kernels = list(dict.fromkeys(kernel for each in rows.values() for kernel in each))
     lines = [
         ["queries x keys", *(f"`{name}`" for name in kernels)],
         [":--", *("--:" for _ in kernels)],
     ]
-    for size, found in rows.items():
-        lines.append([size, *(f"{digits(found[name].time_us, 3)}" for name in kernels)])
-    errors = [max(found[name].rel_error or 0 for found in rows.values()) for name in kernels]
+    for size, each in rows.items():
+        lines.append([size, *(f"{digits(each[name].time_us, 3)}" for name in kernels)])
+    errors = [max(each[name].rel_error or 0 for each in rows.values()) for name in kernels]
     lines.append(["largest error", *(f"{100 * error:.2f} %" for error in errors)])
     return "\n\n".join([markdown(lines), *links])
 
@@ -553,6 +555,14 @@ def ncu() -> str:
     return markdown(table + [[row[name] for name in columns] for row in report("ncu_agreement")])
 
 
+def decoding() -> str:
+    """What the operators of a model take together, and the model itself."""
+    columns = ("step", "batch", "roof ms", "operators ms", "program ms", "difference %")
+    named = ["step", "batch", "roof ms", "sum of the operators ms", "transformers ms"]
+    table = [[*named, "difference %"], [":--", *["--:"] * 5]]
+    return markdown(table + [[row[name] for name in columns] for row in report("decoding")])
+
+
 def clock() -> str:
     """The clock by stamps and by CUPTI."""
     table = [["load", "CUPTI", "`sm_mhz`", "difference %"], [":--", "--:", "--:", "--:"]]
@@ -638,11 +648,13 @@ def main() -> int:
         MEASUREMENT: in_measurement,
         TRANSFERS: {"pays": pays(), "transfers": transfers(), "large": large()},
         ROOT / "docs" / "fleet.md": {"phases": phases()},
+        ROOT / "docs" / "llm.md": {"decoding": decoding()},
         ROOT / "docs" / "gpus.md": {"gpus": gpus()},
         KERNELS: {
             **{name: rungs(*part) for name, part in LADDERS.items()},
             "decode": decode(),
             "attention": attention(),
+            "attention_gradients": beside_others("attention_backward"),
             "layers": beside_others(*LAYERS),
             "experts": beside_others("grouped_gemm"),
             "few_bits": beside_others("w4a16"),
