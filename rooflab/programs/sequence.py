@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from rooflab.devices.records import Launch, Recording, StepTime, Transfer
 from rooflab.programs.periods import Order, Period
@@ -21,7 +21,9 @@ TIMED: Final = 4
 """Launches that are timed before one is counted, if there are no steps."""
 
 LONG: Final = 1.5
-"""A step that takes so many times as long as the median is not what a step takes."""
+FEW: Final = 0.05
+"""Steps that take so many times as long as the median are left out if they are such a part, or come
+before all others."""
 
 CALM: Final = 4
 """So many steps in which rooflab did not look at the program are enough, and a CALM_PART of all."""
@@ -78,21 +80,39 @@ def _spans(launches: Sequence[Launch], period: Period) -> list[tuple[int, int]]:
     return [(launches[step.start].start_ns, ends[step.stop - 1]) for step in period.steps]
 
 
-def usual(
-    launches: Sequence[Launch], period: Period, looks: Sequence[Cut]
-) -> tuple[Period, list[float]]:
-    """The steps that say what a step takes, and the microseconds of those that took far longer.
+class Usual(NamedTuple):
+    """Steps that say what a step takes, and the µs of those that took far longer.
 
-    In times of ``looks`` rooflab worked beside the program; steps without are taken if they are
-    enough.
+    These are among the steps, unless they were few or the first ones: ``without`` them.
+    """
+
+    steps: tuple[range, ...]
+    long: list[float]
+    without: bool
+
+
+def usual(launches: Sequence[Launch], period: Period, looks: Sequence[Cut]) -> Usual:
+    """In times of ``looks``, one after the other, rooflab worked beside the program.
+
+    Steps that do not overlap with one are taken if they are enough.
     """
     spans = _spans(launches, period)
-    calm = [i for i, span in enumerate(spans) if not any(map(partial(_overlap, span), looks))]
-    chosen = calm if len(calm) >= max(CALM, CALM_PART * len(spans)) else range(len(spans))
-    ns = {i: spans[i][1] - spans[i][0] for i in chosen}
-    most = LONG * median(ns.values())
-    kept = tuple(period.steps[i] for i in chosen if ns[i] <= most)
-    return replace(period, steps=kept), [each / 1e3 for each in ns.values() if each > most]
+    ends = [end for _, end in looks]
+    calm = [i for i, span in enumerate(spans) if not _is_beside(span, looks, ends)]
+    chosen = calm if len(calm) >= max(CALM, CALM_PART * len(spans)) else list(range(len(spans)))
+    ns = [spans[i][1] - spans[i][0] for i in chosen]
+    most = LONG * median(ns)
+    begun = next(place for place, each in enumerate(ns) if each <= most)
+    later = sum(each > most for each in ns[begun:])
+    without = later <= max(1, FEW * len(ns))
+    kept = [i for i, each in zip(chosen, ns, strict=True) if each <= most or not without]
+    long = [each / 1e3 for each in ns if each > most]
+    return Usual(tuple(period.steps[i] for i in kept), long, without)
+
+
+def _is_beside(span: Cut, looks: Sequence[Cut], ends: Sequence[int]) -> bool:
+    place = bisect_right(ends, span[0])
+    return place < len(looks) and looks[place][0] < span[1]
 
 
 def _overlap(one: Cut, other: Cut) -> bool:

@@ -6,8 +6,8 @@ import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, perf_counter_ns
@@ -29,6 +29,7 @@ from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Order, Period, known_as, steps_of
 from rooflab.programs.sequence import Cut, moved, without
 from rooflab.programs.session import Findings
+from rooflab.programs.yielding import yielding
 
 LOOK_S: Final = 0.2
 """How often to look at what was launched."""
@@ -54,12 +55,11 @@ MOST_LAUNCHES: Final = 500_000
 HELD_BYTES: Final = 2**26
 """So many records are looked at though it is not yet time."""
 
+AGAIN_S: Final = 1.0
+"""How long to rest while something is missing; later it is longer each time."""
+
 NOTHING_NS: Final = 10**5
 """A look that is no longer does not disturb a program."""
-
-SWITCH_S: Final = 1e-4
-"""While it looks, the program's threads get the interpreter after so long: the usual 5 ms for each
-call that gives it back would be many times the length of a step."""
 
 EACH_S: Final = 0.17
 """What it takes to count one launch."""
@@ -99,6 +99,7 @@ class Whole:
         self._names: set[str] = set()
         self._new_at = self._new_name_at = perf_counter()
         self._looked_ns = 0
+        self._working_ns = 0  # since when this thread works beside the program
         self._looks: list[Cut] = []
         self._resume_at = 0.0
         self._counting_s = self._wait_s = 0.0
@@ -165,12 +166,12 @@ class Whole:
     def _usual(self, launches: Sequence[Launch], period: Period, cuts: Sequence[Cut]) -> Period:
         """The steps that are like the most, without those in which this thread worked."""
         looks = [span for one in self._looks if (span := moved(one, cuts))]
-        kept, long = sequence.usual(launches, period, looks)
-        if long:
-            which = f"{len(long)} of {len(long) + len(kept.steps)} steps, {sum(long) / 1e3:.3g} ms,"
-            why = f"took more than {sequence.LONG} times as long as the median"
-            self._notes[f"{which} are left out: each {why}"] = None
-        return kept
+        usual = sequence.usual(launches, period, looks)
+        if usual.long:
+            which = f"{len(usual.long)} of {len(period.steps)} steps took more than"
+            which += f" {sequence.LONG} times as long as the median, {sum(usual.long) / 1e3:.3g} ms"
+            self._notes[f"{which}: they are {'left out' if usual.without else 'included'}"] = None
+        return replace(period, steps=usual.steps)
 
     def _part(self, recording: Recording) -> Recording:
         """What is inside of the range. Raises ``UsageError``, with the reason if none is known."""
@@ -184,21 +185,26 @@ class Whole:
         while not self._ended.wait(LOOK_S):
             if self._rests():
                 continue
-            self._looked_ns = perf_counter_ns()
+            self._looked_ns = self._working_ns = perf_counter_ns()
             try:
-                with _yielding():
+                with yielding():
                     self._look()
             except Exception as error:
                 self._notes[f"counting ended: {type(error).__name__}: {error}"] = None
                 self._counters = False
                 self._give_up()
+            self._end_work()
             if len(self._launches) > MOST_LAUNCHES and not self._off_ns:
                 self._activity.ignore()
                 text = f"recording ended after {MOST_LAUNCHES} launches; the program went on"
                 self._notes[text] = None
                 return
-            if (looked := perf_counter_ns()) > self._looked_ns + NOTHING_NS:
-                self._looks.append((self._looked_ns, looked))
+
+    def _end_work(self) -> None:
+        """It does not go on in a time that is cut out."""
+        since, self._working_ns = self._working_ns, 0
+        if since and (now := perf_counter_ns()) > since + NOTHING_NS:
+            self._looks.append((since, now))
 
     def _rests(self) -> bool:
         """Whether nothing has to be done now: to look costs the program time."""
@@ -227,6 +233,7 @@ class Whole:
             names = {key.kernel for key in self._first}
             if len(names) > len(self._names):
                 self._names, self._new_name_at = names, self._new_at
+                self._wait_s = 0.0
 
     def _repeats(self, now: float) -> bool:
         """Whether nothing that it launches is new."""
@@ -253,13 +260,23 @@ class Whole:
             return
         if period and self._named is None and self._has_names(recent, period):
             self._begin_naming(recent, period)
+        elif self._is_missing():
+            self._resume_at = now + AGAIN_S
         else:
             self._later(now)
+
+    def _is_missing(self) -> bool:
+        """Whether something may still be learned of a program that has not repeated itself."""
+        counted = self._counted or self._graphs or self._uncounted
+        return (self._is_nameable() and self._named is None) or (self._counters and not counted)
 
     def _has_names(self, recent: Sequence[Launch], period: Period) -> bool:
         """Whether something may be known of what launches what; of a CUDA graph nothing is."""
         alone = any(not one.graph for one in period.launches(recent))
-        return bool(self._inside) or (alone and bool({"torch", "nvtx"} & sys.modules.keys()))
+        return bool(self._inside) or (alone and self._is_nameable())
+
+    def _is_nameable(self) -> bool:
+        return bool(self._inside) or bool({"torch", "nvtx"} & sys.modules.keys())
 
     def _prepare(self) -> None:
         """That takes a second."""
@@ -385,6 +402,7 @@ class Whole:
             self._end_cut()
 
     def _begin_cut(self) -> None:
+        self._end_work()
         self._off_ns = perf_counter_ns()
         if self.peers:
             self.peers.begin(self._off_ns)
@@ -399,16 +417,6 @@ class Whole:
         if self.peers:
             self.peers.end(now)
         self._counting_s += (now - since) / 1e9
-
-
-@contextmanager
-def _yielding() -> Iterator[None]:
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(usual, SWITCH_S))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
 
 
 class CountingTime:

@@ -324,7 +324,7 @@ def _operator(timed: TimedOperator, stacks: Sequence[str]) -> dict[str, Any]:
         "roof_us": timed.roof.us,
         "bound": timed.roof.bound,
         "measured": {
-            name: {"kernel": row.kernel, "time_us": row.time_us}
+            name: {"kernel": row.kernel, "time_us": row.time_us, "cache": row.cache}
             for name in stacks
             if (row := timed.rows[name])
         },

@@ -1,9 +1,8 @@
 """Kernels of the ladder as C++ on the CPU, under sanitizers: those in FP32, and Hopper's.
 
 The same sources, compiled with tests/host in place of CUDA, on exactly sized operands. What the
-copy engine and tensor cores do happens as late as the kernel allows.
-A colon and a number after a name stand for a variant. Marked ``slow``: most rungs, another layout,
-other variants, Hopper's kernels, and races, which ThreadSanitizer finds.
+copy engine and tensor cores do happens as late as the kernel allows. ThreadSanitizer finds races.
+A colon and a number after a name stand for a variant.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ from rooflab.model.problem import Operand, Problem
 from rooflab.workloads import build
 from rooflab.workloads.gemm import Gemm
 
+pytestmark = pytest.mark.slow
+
 HOST = Path(__file__).parents[1] / "host"
 RUNGS = (
     *("naive", "coalesced", "tiled", "blocktile_1d", "blocktile_2d"),
     *("vectorized", "warptiled", "pipelined"),
     *("serpentine", "producers", "fed"),
 )
-QUICK = ("tiled", "warptiled", "fed")
-"""Those that run by default."""
-
 SHAPES = (
     *((1, 1, 1, 1, 0.0), (7, 131, 37, 2, -2.0), (132, 4, 20, 1, 0.0)),
     *((129, 12, 40, 1, 0.0), (3, 8, 330, 1, 0.0), (260, 132, 100, 1, -2.0)),
@@ -196,13 +194,12 @@ def check_all(
 
 @pytest.mark.parametrize(
     "rung",
-    [pytest.param(rung, marks=[pytest.mark.slow] if rung not in QUICK else []) for rung in RUNGS],
+    RUNGS,
 )
 def test_a_rung_is_right_and_stays_in_its_arrays(rung: str, tmp_path: Path) -> None:
     check_all(rung, "nn", MEMORY, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("which", HOPPER)
 def test_a_rung_of_hopper_is_right_however_late_copies_and_products_are(
     which: str, tmp_path: Path
@@ -211,7 +208,6 @@ def test_a_rung_of_hopper_is_right_however_late_copies_and_products_are(
     check_all(rung, layout, "address", tmp_path, precision)
 
 
-@pytest.mark.slow
 def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
     tmp_path: Path,
 ) -> None:
@@ -226,7 +222,6 @@ def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
     check(program, file, choice, problem, 60)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("rung", "m"), [("clusters", 2136), ("champion:1", 2136), ("large", 3160)])
 def test_blocks_in_step_compute_every_tile_and_go_on_alone(
     rung: str, m: int, tmp_path: Path
@@ -242,19 +237,16 @@ def test_blocks_in_step_compute_every_tile_and_go_on_alone(
     check(program, file, choice, problem, 132)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rung", RUNGS[1:-1:2])  # fed is in nn only
 def test_so_it_is_with_both_operands_transposed(rung: str, tmp_path: Path) -> None:
     check_all(rung, "tt", MEMORY, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rung", ["serpentine:3", "producers:3", "fed:1"])
 def test_so_are_other_tiles_and_slices(rung: str, tmp_path: Path) -> None:
     check_all(rung, "nn", MEMORY, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rung", ["tiled", "pipelined", "producers", "fed"])
 def test_no_thread_reads_what_another_may_still_write(rung: str, tmp_path: Path) -> None:
     check_all(rung, "nn", "thread", tmp_path)
@@ -317,25 +309,20 @@ class Decoded(dict[str, Any]):
         return tuple(self[name].shape)
 
 
-@pytest.mark.parametrize(
-    "which", ["naive", *(pytest.param(f"flash:{i}", marks=pytest.mark.slow) for i in range(5))]
-)
+@pytest.mark.parametrize("which", ["naive", *(f"flash:{i}" for i in range(5))])
 def test_attention_is_right_and_stays_in_its_arrays(which: str, tmp_path: Path) -> None:
     attend(which, "fp32", MEMORY, tmp_path, ATTENTION[1:2] if which == "naive" else ATTENTION)
 
 
-@pytest.mark.slow
 def test_attention_in_half_precision_is_right(tmp_path: Path) -> None:
     attend("flash:3", "fp16", MEMORY, tmp_path, ATTENTION[1:4])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("which", ["mma:0", "mma:2", "mma:3", "split:1", "split:3", "split:5"])
 def test_attention_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
     attend(which, "fp16", "address", tmp_path, FOR_TENSOR_CORES)
 
 
-@pytest.mark.slow
 def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
     attend("flash:4", "fp32", "thread", tmp_path, ATTENTION[1:2])
     for which in ("mma:2", "split:5"):
@@ -434,18 +421,15 @@ def test_gradients_of_attention_are_right(tmp_path: Path) -> None:
     differentiate("naive", "fp32", MEMORY, tmp_path, ATTENTION[1:2])
 
 
-@pytest.mark.slow
 def test_gradients_of_attention_in_half_precision_are_right(tmp_path: Path) -> None:
     differentiate("naive", "fp16", MEMORY, tmp_path, ATTENTION)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("which", ["mma:0", "mma:1", "mma:2"])
 def test_gradients_of_attention_by_tensor_cores_are_right(which: str, tmp_path: Path) -> None:
     differentiate(which, "fp16", "address", tmp_path, FOR_TENSOR_CORES[:-1])
 
 
-@pytest.mark.slow
 def test_threads_of_gradients_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
     differentiate("mma:0", "fp16", "thread", tmp_path, [(40, 90, 2, 1, 16, "on")])
 
@@ -482,7 +466,7 @@ ROWS = [{"rows": r, "columns": n} for r, n in ((1, 1), (3, 300), (2, 264), (2, 1
 
 OF_16_BYTES = [
     *((workload, 0) for workload in BY_VECTORS),
-    *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("rope", "embedding", "quantize")),
+    *((name, 2) for name in ("rope", "embedding", "quantize")),
 ]
 
 
@@ -491,7 +475,7 @@ def test_accesses_of_16_bytes_are_right(workload: str, number: int, tmp_path: Pa
     check_variant("vectorized", workload, number, MEMORY, tmp_path, BY_VECTORS[workload])
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [0, 2])
 def test_rows_in_registers_are_right(number: int, tmp_path: Path) -> None:
     check_variant("registers", "layernorm", number, MEMORY, tmp_path, ROWS)
 
@@ -501,7 +485,7 @@ def test_a_softmax_in_one_pass_is_right(tmp_path: Path) -> None:
     check_variant("online", "cross_entropy", 0, MEMORY, tmp_path, shapes)
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("workload", ["rmsnorm_backward", "layernorm_backward"])
 def test_sums_of_persistent_blocks_are_right(workload: str, number: int, tmp_path: Path) -> None:
     one_block("persistent", workload, number, ((1, 1), (5, 300), (9, 264), (4, 1024)), tmp_path)
@@ -511,8 +495,8 @@ def test_sums_of_persistent_blocks_are_right(workload: str, number: int, tmp_pat
     ("workload", "number"),
     [
         ("rmsnorm_backward", 0),
-        *(pytest.param("rmsnorm_backward", n, marks=pytest.mark.slow) for n in (1, 2)),
-        pytest.param("layernorm_backward", 2, marks=pytest.mark.slow),
+        *(("rmsnorm_backward", n) for n in (1, 2)),
+        ("layernorm_backward", 2),
     ],
 )
 def test_rows_that_are_copied_ahead_are_right(workload: str, number: int, tmp_path: Path) -> None:
@@ -568,37 +552,33 @@ OF_SEVERAL_TILES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 3])
 def test_experts_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
     """The last shape has tiles that store the one before. An expert may come after the next one."""
     check_variant("persistent", "grouped_gemm", number, "address", tmp_path, OF_SEVERAL_TILES, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 3, 5])
 def test_experts_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", number, "address", tmp_path, FOR_EXPERTS)
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (5, 7))])
+@pytest.mark.parametrize("number", [0, 5, 7])
 def test_4_bit_weights_of_few_rows_are_right(number: int, tmp_path: Path) -> None:
     shapes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 32), (1, 41, 2080), (21, 70, 800))]
     check_variant("rows", "w4a16", number, MEMORY, tmp_path, shapes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 3, 4])
 def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
     check_variant("mma", "w4a16", number, "address", tmp_path, FOR_FEW_BITS)
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [0, 3])
 def test_blocks_in_fp8_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
     check_variant("mma", "block_gemm", number, "address", tmp_path, FOR_BLOCKS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 2])
 def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
     shapes = [(1, 8, 32), (300, 136, 672), (70, 264, 1056)]
@@ -606,7 +586,6 @@ def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> N
     check_variant("wgmma", "w4a16", number, "address", tmp_path, of, 2)
 
 
-@pytest.mark.slow
 def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])

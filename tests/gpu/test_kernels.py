@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Final
 
 import pytest
 from documents import example
@@ -36,6 +37,12 @@ def choices(kernel: Kernel) -> list[dict[str, str]]:
 
 COMPILED = "torch_compiled"
 """It takes tens of seconds to compile for a precision and a shape."""
+
+
+PROPOSED: Final = 3
+EACH: Final = 11
+"""A library's first algorithms are tried on all problems. Those that follow are many: they are
+tried on every eleventh, each time with other factors, and on the last one."""
 
 
 def precisions(kernel: Kernel) -> tuple[str, ...]:
@@ -179,8 +186,11 @@ def test_kernel_is_correct(
     kernel = KERNELS[name]
     if reason := kernel.unavailable(device):
         pytest.skip(reason)
-    for problem in problems(kernel, precision, words):
+    tried = list(problems(kernel, precision, words))
+    for number, problem in enumerate(tried, 1 - len(tried)):
         variants = [v for v in kernel.variants if not v.unsupported(problem)]
+        if kernel.library and number % EACH:
+            variants = variants[:PROPOSED]
         trial = Trial(device, problem)
         for rank, prepare in enumerate([v.prepare for v in variants] or [kernel.prepare]):
             try:

@@ -24,7 +24,12 @@ BUFFER_BYTES: Final = 2**19
 the program launches, one of its records is not complete."""
 
 MOST_BYTES: Final = 2**30
-"""Of all records that are kept; later ones are dropped, and counted."""
+"""Of all buffers that are full; the records of later ones are dropped, and counted."""
+
+MOST_FREE: Final = 128
+"""Buffers that wait to be used, at most; and when nothing is recorded."""
+
+FEW_FREE: Final = 4
 
 OTHER_CLOCK: Final = 0.02
 """A clock that differs by more does not count nanoseconds."""
@@ -131,7 +136,7 @@ class Activity:
         self._given_up: list[ctypes.Array[ctypes.c_uint8]] = []  # CUPTI may still write to them
         self._gives_up = False
         self._full: deque[tuple[ctypes.Array[ctypes.c_uint8], int]] = deque()
-        self._bytes = self._dropped = 0
+        self._dropped = 0
         self._began = (0, 0)
         # CUPTI calls them until the process ends: they must live as long.
         self._callbacks = (_REQUESTED(self._requested), _COMPLETED(self._completed))
@@ -185,10 +190,12 @@ class Activity:
             self._do("ActivityFlushAll", _FORCED)
         finally:
             self._gives_up = False
+            del self._free[FEW_FREE:]
 
     def ignore(self) -> None:
         """Keep nothing more of what is recorded."""
         self._ignored = True
+        self._full.clear()
 
     def _disable(self, kinds: Iterable[int]) -> None:
         for kind in kinds:
@@ -236,7 +243,7 @@ class Activity:
         """All records since the last call of this."""
         self._read()
         kept, self._kept = self._kept, {kind: [] for kind in _LAYOUTS}
-        dropped, self._dropped, self._bytes = self._dropped, 0, 0
+        dropped, self._dropped = self._dropped, 0
         own = (one for one in kept[_CORRELATION] if one.kind == _OWN)
         numbers = {one.correlation: one.number for one in own}
         complete = (one for one in kept[_KERNEL] if one.end)
@@ -274,27 +281,37 @@ class Activity:
         """It is read later: meanwhile the program would wait."""
         made = self._buffers.pop(buffer, None)
         if self._gives_up or made is None:
-            self._keep_all(buffer, valid)
             self._given_up += [made] if made else []
-        elif not self._ignored and self._bytes + valid <= MOST_BYTES:
-            self._bytes += valid
+            if not self._ignored:
+                self._keep_all(buffer, valid)
+        elif self._ignored:
+            self._free.append(made)
+        elif self.held < MOST_BYTES:
             self._full.append((made, valid))
         else:
-            self._dropped += 0 if self._ignored else sum(1 for _ in self._records(buffer, valid))
+            count = sum(1 for _ in self._records(buffer, valid))
+            self._dropped += count
             self._free.append(made)
 
     @property
     def held(self) -> int:
-        """Bytes of records that were not taken."""
-        return self._bytes
+        """Bytes of the buffers whose records were not read."""
+        return len(self._full) * BUFFER_BYTES
 
     def _read(self) -> None:
-        """The records of all buffers that are full, which are then used again."""
-        while self._full:
+        """The records of all buffers that are full by now, which are then used again.
+
+        Next time there may be twice as many. They are made here, and their pages: in the thread
+        that launches each would take half a millisecond.
+        """
+        count = len(self._full)
+        for _ in range(count):
             made, valid = self._full.popleft()
             self._keep_all(ctypes.addressof(made), valid)
-            # Its pages are there: a new one takes milliseconds.
             self._free.append(made)
+        for _ in range(min(2 * count, MOST_FREE) - len(self._free)):
+            self._free.append((ctypes.c_uint8 * BUFFER_BYTES)())
+            ctypes.memset(self._free[-1], 0, BUFFER_BYTES)
 
     def _keep_all(self, buffer: int, valid: int) -> None:
         for address in self._records(buffer, valid):
@@ -314,7 +331,8 @@ class Activity:
         one = record.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(record)))
         self._kept[kind].append(one)
         if kind == _KERNEL:
-            _name(one.name)  # as long as its module is loaded
+            # Later than when its buffer came; PyTorch's profiler reads names when all is over.
+            _name(one.name)
         elif kind == _MARKER:
             one.text = ctypes.string_at(one.name).decode(errors="replace") if one.name else ""
 

@@ -411,10 +411,10 @@ def test_buffers_are_used_again(library: Library, records: Activity) -> None:
     third = library.buffer()
     assert third not in (first, second)  # the first one was not read yet
     library.fill(second, [kernel()])
-    assert records.held == 2 * ctypes.sizeof(Kernel9)
+    assert records.held == 2 * BUFFER_BYTES
     assert len(records.taken().launches) == 2 and not records.held
     library.fill(third, [])
-    assert {library.buffer(), library.buffer()} == {first, second}
+    assert {library.buffer() for _ in range(4)} >= {first, second}  # and two more, made ahead
 
 
 def test_records_that_are_not_complete_are_given_up_at_the_end(
@@ -441,6 +441,20 @@ def test_what_is_ignored_is_not_kept(library: Library, records: Activity) -> Non
     assert library.buffer() == first and not records.taken().launches
 
 
+def test_what_waits_to_be_read_is_not_kept_either(library: Library, records: Activity) -> None:
+    library.deliver(kernel())
+    records.ignore()
+    assert not records.held and not records.taken().launches
+
+
+def test_few_buffers_are_kept_when_nothing_is_recorded(library: Library, records: Activity) -> None:
+    for _ in range(2 * activity.MOST_FREE):
+        library.deliver(kernel())
+    assert len(records.taken().launches) == 2 * activity.MOST_FREE
+    records.stop()
+    assert len(records._free) == activity.FEW_FREE
+
+
 def test_a_buffer_of_somebody_else_is_not_kept(library: Library, records: Activity) -> None:
     other = (c_uint8 * 4096)()
     library.fill(ctypes.addressof(other), [kernel()])
@@ -451,7 +465,7 @@ def test_a_buffer_of_somebody_else_is_not_kept(library: Library, records: Activi
 def test_records_that_do_not_fit_are_dropped_and_counted(
     library: Library, records: Activity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activity, "MOST_BYTES", 4 * ctypes.sizeof(Kernel9))
+    monkeypatch.setattr(activity, "MOST_BYTES", BUFFER_BYTES)
     library.deliver(*(kernel(start=i, end=i + 1) for i in range(3)))
     library.deliver(kernel(), kernel())
     found = records.taken()

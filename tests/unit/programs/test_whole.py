@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from rooflab.programs import whole
 from rooflab.programs.sequence import without
 from rooflab.programs.session import Findings
 from rooflab.programs.whole import EACH_S, PATIENCE_S, Whole
+from rooflab.programs.yielding import SWITCH_S, yielding
 
 STEP = (("a", 10_000.0), ("b", 10_000.0), ("a", 10_000.0), ("c", 20_000.0))
 STEP_NS = 50_000_000
@@ -559,19 +561,56 @@ def test_steps_beside_looks_are_better_than_none(
     assert {one.ns for one in program.finish().recording.steps} == {STEP_NS + 10**7}
 
 
-def test_steps_that_take_far_longer_are_left_out_and_told(chip: Chip) -> None:
-    program = Program(chip, counters=False)
-    program.steps(10)
-    for _ in range(2):
+def steps_with_gaps(program: Program, gaps: Sequence[int]) -> None:
+    """A gap is in the step before it."""
+    for gap in gaps:
         program.step()
-        chip.ns += STEP_NS
-    program.steps(10)
+        program.chip.ns += gap * STEP_NS
+
+
+@pytest.mark.parametrize(
+    ("gaps", "kept"),
+    [
+        ([0] * 30 + [3] + [0] * 9, 38),  # one of many; the last step has no end
+        ([1, 2, 3, 4, 5] + [0] * 20, 19),  # the first ones
+    ],
+)
+def test_few_steps_that_take_far_longer_are_left_out_and_told(
+    chip: Chip, gaps: list[int], kept: int
+) -> None:
+    program = Program(chip, counters=False)
+    steps_with_gaps(program, gaps)
     found = program.finish()
     assert {one.ns for one in found.recording.steps} == {STEP_NS}
+    assert len(found.recording.steps) == kept
     (note,) = found.notes
-    assert note == (
-        "2 of 21 steps, 200 ms, are left out: each took more than 1.5 times as long as the median"
-    )
+    assert "took more than 1.5 times as long as the median" in note
+    assert note.endswith(" ms: they are left out")
+
+
+def test_many_steps_that_take_far_longer_belong_to_the_program(chip: Chip) -> None:
+    program = Program(chip, counters=False)
+    steps_with_gaps(program, [0, 0, 0, 8] * 15)
+    found = program.finish()
+    assert {one.ns for one in found.recording.steps} == {STEP_NS, 9 * STEP_NS}
+    (note,) = found.notes
+    assert note.endswith(" ms: they are included")
+
+
+@pytest.mark.parametrize("counters", [True, False])
+def test_a_program_that_repeats_itself_late_is_counted_and_named(
+    chip: Chip, counters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(chip, counters=counters)
+    monkeypatch.setattr(program.recorder, "_is_nameable", lambda: True)
+    draw = random.Random(1)
+    for i in range(75):  # a kernel now and then
+        chip.launch(draw.choice("uvwxyz"), 10.0, grid=(i + 1, 1, 1))
+        chip.ns += 2 * 10**8
+        program.look()
+    program.steps(120)
+    assert program.recorder._named is not None
+    assert ("replay" in chip.events) == counters
 
 
 def test_it_looks_less_and_less_at_a_program_of_which_all_is_known(chip: Chip) -> None:
@@ -597,4 +636,16 @@ def test_the_program_gets_the_interpreter_soon_while_it_is_looked_at(chip: Chip)
     found: list[float] = []
     program.recorder._activity.flush = lambda: found.append(sys.getswitchinterval())  # type: ignore[method-assign]
     program.steps(3)
-    assert max(found) <= whole.SWITCH_S < usual == sys.getswitchinterval()
+    assert max(found) == pytest.approx(SWITCH_S, rel=0.02)
+    assert usual == sys.getswitchinterval() > 10 * SWITCH_S
+
+
+def test_a_fork_and_a_choice_of_the_program_are_left_alone() -> None:
+    usual = sys.getswitchinterval()
+    with yielding():
+        if (child := os.fork()) == 0:
+            os._exit(sys.getswitchinterval() != usual)
+        assert os.waitpid(child, 0)[1] == 0
+        sys.setswitchinterval(0.02)
+    assert sys.getswitchinterval() == pytest.approx(0.02)
+    sys.setswitchinterval(usual)
