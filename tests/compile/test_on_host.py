@@ -266,6 +266,11 @@ FOR_TENSOR_CORES = (
 )
 
 
+def half(shapes: Sequence[Any], which: str) -> Sequence[Any]:
+    """Of several variants each has every second shape: one the first, the next one the others."""
+    return shapes[int(which[-1]) % 2 :: 2]
+
+
 def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Sequence[Any]) -> None:
     """Every shape is a program of its own, because the size of a head is a macro."""
     name, _, number = which.partition(":")
@@ -311,16 +316,22 @@ class Decoded(dict[str, Any]):
 
 @pytest.mark.parametrize("which", ["naive", *(f"flash:{i}" for i in range(5))])
 def test_attention_is_right_and_stays_in_its_arrays(which: str, tmp_path: Path) -> None:
-    attend(which, "fp32", MEMORY, tmp_path, ATTENTION[1:2] if which == "naive" else ATTENTION)
+    attend(
+        which,
+        "fp32",
+        MEMORY,
+        tmp_path,
+        ATTENTION[1:2] if which == "naive" else half(ATTENTION, which),
+    )
 
 
 def test_attention_in_half_precision_is_right(tmp_path: Path) -> None:
-    attend("flash:3", "fp16", MEMORY, tmp_path, ATTENTION[1:4])
+    attend("flash:3", "fp16", MEMORY, tmp_path, ATTENTION[1:3])
 
 
-@pytest.mark.parametrize("which", ["mma:0", "mma:2", "mma:3", "split:1", "split:3", "split:5"])
+@pytest.mark.parametrize("which", ["mma:0", "mma:2", "mma:3", "split:1", "split:2", "split:5"])
 def test_attention_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
-    attend(which, "fp16", "address", tmp_path, FOR_TENSOR_CORES)
+    attend(which, "fp16", "address", tmp_path, half(FOR_TENSOR_CORES, which))
 
 
 def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
@@ -422,12 +433,12 @@ def test_gradients_of_attention_are_right(tmp_path: Path) -> None:
 
 
 def test_gradients_of_attention_in_half_precision_are_right(tmp_path: Path) -> None:
-    differentiate("naive", "fp16", MEMORY, tmp_path, ATTENTION)
+    differentiate("naive", "fp16", MEMORY, tmp_path, ATTENTION[::2])
 
 
 @pytest.mark.parametrize("which", ["mma:0", "mma:1", "mma:2"])
 def test_gradients_of_attention_by_tensor_cores_are_right(which: str, tmp_path: Path) -> None:
-    differentiate(which, "fp16", "address", tmp_path, FOR_TENSOR_CORES[:-1])
+    differentiate(which, "fp16", "address", tmp_path, half(FOR_TENSOR_CORES[:-1], which))
 
 
 def test_threads_of_gradients_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
