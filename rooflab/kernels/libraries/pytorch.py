@@ -152,8 +152,8 @@ def aligned(most: int) -> Callable[[Any], str]:
     """Why a tensor-core backend does not support a problem."""
 
     def refuses(problem: Any) -> str:
-        if problem.head_size % 8 or problem.head_size > most:
-            return f"head_size must be a multiple of 8, at most {most}"
+        if (size := problem.head_size) % 8 or size > most:
+            return f"it supports a head_size that is a multiple of 8, up to {most}; it is {size}"
         return ""
 
     return refuses

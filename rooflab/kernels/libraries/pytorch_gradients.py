@@ -102,10 +102,11 @@ def attention_backward(
 def _by_cudnn(problem: Any) -> str:
     if reason := aligned(128)(problem):
         return reason
+    sizes = f"{problem.queries} and {problem.keys}"
     if min(problem.queries, problem.keys) == 1:
-        return "queries and keys must be 2 or more"
+        return f"it supports 2 or more queries and keys, these are {sizes}"
     if problem.masked and problem.queries != problem.keys:
-        return "causal queries must be as many as keys: it aligns them at the first key"
+        return f"it supports as many causal queries as keys, these are {sizes}"
     return ""
 
 
