@@ -7,10 +7,11 @@ import os
 import random
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import EXACT, Rooflab, joined, only_run, rows_on_disk, started, statuses, wait_until
@@ -208,16 +209,19 @@ def test_what_another_resume_has_finished_meanwhile_is_not_measured_again(finish
 # What the system refuses -------------------------------------------------------------------------
 
 
-def limited(what: int, most: int) -> Callable[[], None]:
-    """For a process of its own: what it may use."""
-    return lambda: resource.setrlimit(what, (most, most))
+def limited(what: int, most: int) -> dict[str, Any]:
+    """For a process of its own: what it may use. Python would write the begin of its bytecode."""
+    return {
+        "preexec_fn": lambda: resource.setrlimit(what, (most, most)),
+        "env": {"PYTHONDONTWRITEBYTECODE": "1"},
+    }
 
 
 @pytest.mark.slow
 def test_a_full_disk_keeps_what_is_there_and_says_how_to_go_on(rooflab: Rooflab) -> None:
     """No file may grow beyond 5 kB: room for the manifest and some rows."""
     sweep = ("-k", "fast", "-p", "fp32", "--layout", "all", "--sizes", "40,48,64")
-    with started("sweep", *sweep, preexec_fn=limited(resource.RLIMIT_FSIZE, 5000)) as process:
+    with started("sweep", *sweep, **limited(resource.RLIMIT_FSIZE, 5000)) as process:
         _, err = process.communicate()
     assert process.returncode == 1
     run = only_run()
@@ -240,7 +244,7 @@ def test_a_full_disk_keeps_what_is_there_and_says_how_to_go_on(rooflab: Rooflab)
     ],
 )
 def test_what_cannot_begin_leaves_no_folder(what: int, most: int, says: str) -> None:
-    with started("sweep", *SMALL, preexec_fn=limited(what, most)) as process:
+    with started("sweep", *SMALL, **limited(what, most)) as process:
         out, err = process.communicate()
     assert (process.returncode, out) == (1, "")
     assert says in err.splitlines()[-1]
