@@ -41,6 +41,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         code = _run([word for word in arguments if word != "--debug"])
         sys.stdout.flush()
+        if code == 130 and arguments[:1] != ["profile"] and not console.ignores_interrupts():
+            raise KeyboardInterrupt  # of which Typer has made a code
     except RooflabError as error:
         if "--debug" in arguments:
             raise

@@ -61,6 +61,11 @@ def ignore_interrupts() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def ignores_interrupts() -> bool:
+    """Whether a Ctrl-C was answered before."""
+    return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WHEN_PIPED

@@ -192,11 +192,11 @@ def _stacks(runs: list[Run], names: list[str]) -> dict[str, Rows]:
     if "" in names or BEST in names:
         raise UsageError(f"--stack: {BEST!r} are all kernels; give names, such as torch,cublas")
     rows = [row for run in runs for row in run.ok]
+    for name in names:
+        if not fastest(rows, [name]):
+            raise UsageError(f"--stack {name[:80]}: no row of the runs is of it")
     found = {BEST: fastest(rows)} if runs else {}
-    stack = ",".join(names)
-    if names and not (chosen := fastest(rows, names)):
-        raise UsageError(f"--stack {stack[:80]}: no row of the runs is of it")
-    return found | ({stack: chosen} if names else {})
+    return found | ({",".join(names): fastest(rows, names)} if names else {})
 
 
 def _machine(facts: Path | None, runs: list[Run], device: str, link: float | None) -> Machine:
@@ -233,7 +233,8 @@ def _estimates(
         if not any(one.measured(name) for one in found):
             raise UsageError(
                 f"--with: no row of {'the runs' if name == BEST else name[:80]} is of an operator "
-                "here: measure the sweeps of --problems, or give other sizes"
+                "here: measure the sweeps of --problems, each in the cache that it names, or give "
+                "other sizes"
             )
     return found
 

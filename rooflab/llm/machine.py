@@ -14,6 +14,8 @@ from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.runs.manifest import Manifest, load_manifest
 from rooflab.runs.store import MANIFEST
 
+MOST_BYTES: Final = 2**63
+
 GIVEN: Final = "as --link gives it"
 """The formula of a ceiling that was not measured here."""
 
@@ -58,4 +60,4 @@ def here(device_id: str) -> Machine:
 
 
 def _bytes(fact: Any) -> float | None:
-    return float(fact) if type(fact) in (int, float) and fact > 0 else None
+    return float(fact) if type(fact) in (int, float) and 0 < fact < MOST_BYTES else None

@@ -109,7 +109,9 @@ def _batches(title: str, some: Sequence[Estimate], stacks: Sequence[str]) -> Tab
         cells = [str(one.step.batch), f"{scaled(one.needs)}B", *fits, *_speed(one, one.roof_us)]
         cells.append(f"{cause} {share_text(part, 1)}")
         for stack in stacks:
-            cells += _speed(one, one.us(stack), least=bool(one.unmeasured(stack)))
+            unmeasured = bool(one.unmeasured(stack))
+            speed = _speed(one, one.us(stack), least=unmeasured)
+            cells += speed if one.measured(stack) else ("–", "")
         table.add_row(*cells)
     return table
 
@@ -200,7 +202,10 @@ def sentences(
         if "," in stack:
             yield f"{_first(stack)}: the fastest of {stack}"
         names = dict.fromkeys(
-            each.operator.name for one in estimates for each in one.unmeasured(stack)
+            each.operator.name
+            for one in estimates
+            if one.measured(stack)
+            for each in one.unmeasured(stack)
         )
         if names:
             missing = f"{_some(list(names))} not measured, at the roof here"
@@ -217,8 +222,8 @@ def _limits(model: LanguageModel, step: ModelStep, machine: Machine) -> str:
 
 def _some(names: Sequence[str]) -> str:
     rest = len(names) - FEW
-    more = f" and {rest} more are" if rest > 0 else " are" if len(names) > 1 else " is"
-    return f"{', '.join(names[:FEW])}{more}"
+    more = f"; and {rest} more are" if rest > 0 else " are" if len(names) > 1 else " is"
+    return f"{'; '.join(names[:FEW])}{more}"
 
 
 def too_large(estimates: Iterable[Estimate], machine: Machine) -> Iterator[str]:

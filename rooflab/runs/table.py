@@ -135,6 +135,8 @@ def parse(
     for name, column in COLUMNS.items():
         if name in cells and not (column.optional and cells[name] == ""):
             values[name] = _value(where, name, cells[name], column.type)
+            if name.endswith("_us") and not 0 <= values[name] < math.inf:
+                raise RunError(f"{where}: {name} is {cells[name][:40]!r}, not a time")
     problem = _problem(where, cells, manifest)
     old = _is_of_gemm(manifest)
     if old and values.get("bound") == "memory":

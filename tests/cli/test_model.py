@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -204,9 +205,10 @@ def test_measured_kernels(rooflab: Rooflab, tiny: Path) -> None:
     assert max(map(len, (line for line in out.splitlines() if line.startswith(" ")))) <= 80
     assert "…" not in out
     assert "Exact 1000: fp32 1 GFLOP/s (measured)" in out
-    assert "best is a lower bound: embedding, norm, rope of queries and" in out
+    assert "best is a lower bound: embedding; norm; rope of queries; and" in out
     _, out, _ = rooflab(*words, "-b", "3", "--with", run)
     assert "batch 2: operators" in out and "batch 3: operators" not in out  # 2 has rows
+    assert len(re.findall(r"^ +3 .* –\s*$", out, re.MULTILINE)) == 2  # a prefill and a decode
     content = json.loads(rooflab(*words, "--with", run, "--stack", "slow", "--json")[1])
     decode = content["steps"][1]
     (down,) = (one for one in decode["operators"] if one["name"] == "down")
@@ -214,14 +216,25 @@ def test_measured_kernels(rooflab: Rooflab, tiny: Path) -> None:
     assert kernels == {"best": "fast", "slow": "slow"}
     best, slow = (decode["stacks"][name] for name in ("best", "slow"))
     assert decode["roof_us"] < best["us"] < slow["us"]
-    _, out, _ = rooflab(*words, "--with", run, "--stack", "slow,torch")
-    assert "slow ms" in out and "slow: the fastest of slow,torch" in out
+    _, out, _ = rooflab(*words, "--with", run, "--stack", "slow,fast")
+    assert "slow ms" in out and "slow: the fastest of slow,fast" in out
+    code, out, err = rooflab(*words, "--with", run, "--stack", "slow,torch")
+    assert (code, out) == (2, "") and "--stack torch: no row of the runs is of it" in err
     code, out, err = rooflab(*words[:4], "-b", "3", "-c", "5", "--with", run)
     assert (code, out) == (2, "")
     assert "no row of the runs is of an operator here: measure the sweeps of --problems" in joined(
         err
     )
     assert best["lower_bound"] and best["tokens_per_s"] == pytest.approx(2e6 / best["us"])
+
+
+def test_ctrl_c_is_told(rooflab: Rooflab, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rooflab.llm.config.read", interrupted)
+    code, out, err = rooflab("model", tiny, "--device-facts", FACTS)
+    assert (code, out, err) == (130, "", "error: interrupted")
 
 
 def test_runs_of_another_device_are_refused(rooflab: Rooflab) -> None:
