@@ -21,7 +21,7 @@ def test_every_command_runs_and_prints_what_the_page_says(
         code, out, err = rooflab(*words)
         assert code == 0, err
         printed.append(joined(out))
-    assert len(printed) == 4
+    assert len(printed) == 5
     assert (tmp_path / "tokens.png").exists()
     for line in example(PAGE, "text").splitlines():
         assert joined(line) in printed[0]
