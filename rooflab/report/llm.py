@@ -35,6 +35,9 @@ OWN: Final = " *"
 LEAST: Final = 0.005
 """Operators with a smaller part of the time are one line together."""
 
+SPARE: Final = ("work", "owes µs", "%", "roof µs")
+"""Columns that are left out of narrow tables of operators if there are measured ones."""
+
 FEW: Final = 3
 """Operators without a row that are named."""
 
@@ -93,7 +96,7 @@ def tables(estimates: Sequence[Estimate], stacks: Sequence[str]) -> Iterator[Tab
 
 
 def _batches(title: str, some: Sequence[Estimate], stacks: Sequence[str]) -> Table:
-    table = FigureTable(title, ("bound", "memory"))
+    table = FigureTable(title, ("bound", "memory", "tokens/s", "roof ms"))
     if stacks:
         table.padding = (0, 1, 0, 0)  # so that it fits 80 columns
     all_fit = all(one.fits for one in some)
@@ -128,7 +131,7 @@ def _speed(one: Estimate, us: float, *, least: bool = False) -> tuple[str, str]:
 
 
 def _operators(title: str, one: Estimate, stacks: Sequence[str]) -> Table:
-    table = FigureTable(title, ("kernel", "bound", "times", *["work"] * bool(stacks)))
+    table = FigureTable(title, ("kernel", "bound", "times", *SPARE * bool(stacks)))
     table.padding = (0, 1, 0, 0)
     table.add_column("operator", overflow="fold")
     table.add_column("work", overflow="fold", no_wrap=bool(stacks))

@@ -192,7 +192,7 @@ def test_the_swept_problems_are_those_of_the_model(rooflab: Rooflab) -> None:
     assert keys == {one.key for one in wanted}
 
 
-def test_measured_kernels(rooflab: Rooflab, tiny: Path) -> None:
+def test_measured_kernels(rooflab: Rooflab, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("model", tiny, "-p", "fp32", "--batch", "2", "--context", "4", "--prompt", "4")
     _, out, _ = rooflab(*words, "--problems")
     (sweep,) = (line for line in out.splitlines() if " gemm " in line)
@@ -226,6 +226,10 @@ def test_measured_kernels(rooflab: Rooflab, tiny: Path) -> None:
         err
     )
     assert best["lower_bound"] and best["tokens_per_s"] == pytest.approx(2e6 / best["us"])
+    for width in (40, 60):  # columns are left out, and no figure is cut
+        monkeypatch.setenv("COLUMNS", str(width))
+        _, out, _ = rooflab(*words, "-b", "100000", "--with", run, "--stack", "slow")
+        assert "slow ms" in out and "…" not in out
 
 
 def test_ctrl_c_is_told(rooflab: Rooflab, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
