@@ -65,7 +65,8 @@ def main() -> int:
     steps = predicted(given.model, given.batch, runs)
     rows = [compared(step, measured) for step in steps]
     names = " and ".join(run.name for run in runs)
-    heading = f"{given.model}, context {CONTEXT}. {about}. Operators: {names}"
+    title = "# What the operators of a model take, and the model"
+    heading = f"{title}\n\n{given.model}, context {CONTEXT}. {about}. Operators: {names}"
     return conclude(rows, heading, given.out / "benchmarks", "decoding")
 
 

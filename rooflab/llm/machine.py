@@ -15,6 +15,7 @@ from rooflab.runs.manifest import Manifest, load_manifest
 from rooflab.runs.store import MANIFEST
 
 MOST_BYTES: Final = 2**63
+"""A device that is said to have more memory has an unknown amount."""
 
 GIVEN: Final = "as --link gives it"
 """The formula of a ceiling that was not measured here."""

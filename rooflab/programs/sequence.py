@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
@@ -115,10 +114,6 @@ def _is_beside(span: Cut, looks: Sequence[Cut], ends: Sequence[int]) -> bool:
     return place < len(looks) and looks[place][0] < span[1]
 
 
-def _overlap(one: Cut, other: Cut) -> bool:
-    return one[0] < other[1] and one[1] > other[0]
-
-
 def _inside(copies: Sequence[Transfer], steps: Sequence[StepTime]) -> Iterator[Transfer]:
     starts = [step.start_ns for step in steps]
     for one in copies:
@@ -135,7 +130,7 @@ def without(found: Sequence[T], cuts: Sequence[Cut]) -> list[T]:
 
 def moved(span: Cut, cuts: Sequence[Cut]) -> Cut | None:
     """When it is without the cuts, None if it overlaps one."""
-    if any(map(partial(_overlap, span), cuts)):
+    if any(span[0] < end and span[1] > start for start, end in cuts):
         return None
     gone = sum(end - start for start, end in cuts if end <= span[0])
     return span[0] - gone, span[1] - gone

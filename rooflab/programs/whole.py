@@ -260,7 +260,7 @@ class Whole:
             return
         if period and self._named is None and self._has_names(recent, period):
             self._begin_naming(recent, period)
-        elif self._is_missing():
+        elif period is None and self._is_missing():
             self._resume_at = now + AGAIN_S
         else:
             self._later(now)

@@ -192,10 +192,7 @@ def check_all(
     assert checked >= 3
 
 
-@pytest.mark.parametrize(
-    "rung",
-    RUNGS,
-)
+@pytest.mark.parametrize("rung", RUNGS)
 def test_a_rung_is_right_and_stays_in_its_arrays(rung: str, tmp_path: Path) -> None:
     check_all(rung, "nn", MEMORY, tmp_path)
 

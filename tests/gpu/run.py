@@ -40,18 +40,8 @@ class Part:
     def __init__(self, options: Sequence[str], nice: int = 0) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._output = Path(self._folder.name) / "output.txt"
-        pytest = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-m",
-            "gpu",
-            "-q",
-            "--timeout",
-            "400",
-            "--durations",
-            "8",
-        ]
+        pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--timeout", "400"]
+        pytest += ["--durations", "8"]
         pytest += ["-p", "no:benchmark"]  # where that plugin is, it warns beside xdist
         with self._output.open("w") as output:
             self._process = subprocess.Popen(

@@ -290,7 +290,7 @@ class Activity:
             self._full.append((made, valid))
         else:
             count = sum(1 for _ in self._records(buffer, valid))
-            self._dropped += count
+            self._dropped += count  # what is dropped may be taken while they are counted
             self._free.append(made)
 
     @property

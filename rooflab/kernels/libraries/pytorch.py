@@ -346,7 +346,6 @@ IN_PLACE: Final = ("cross_entropy_backward", "embedding", "add", "copy", "swiglu
 
 def layer(compiled: bool, device: Device, operands: Operands) -> Launch:
     """A layer with a copy of its result, which ``torch.compile`` makes a part of the kernel."""
-
     problem = operands.problem
     if not compiled:
         return _eager(LAYERS[problem.workload], device, operands)

@@ -649,3 +649,15 @@ def test_a_fork_and_a_choice_of_the_program_are_left_alone() -> None:
         sys.setswitchinterval(0.02)
     assert sys.getswitchinterval() == pytest.approx(0.02)
     sys.setswitchinterval(usual)
+
+
+def test_it_looks_less_at_graphs_of_which_nothing_can_be_learned(
+    chip: Chip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(chip, counters=False)
+    monkeypatch.setattr(program.recorder, "_is_nameable", lambda: True)
+    for _ in range(200):
+        chip.launch_graph(10_000.0)
+        chip.launch_graph(20_000.0)
+        program.look()
+    assert program.recorder._wait_s > 1
