@@ -52,6 +52,8 @@ rounds a submission, which is stopped, must not be one."""
 
 LINGERS: Final = "goes on working on the device after it has said that all is done"
 
+TOO_SHORT: Final = "takes no longer than an empty launch, which is subtracted: give larger sizes"
+
 JUDGED: Final = 4
 """Copies of each round whose results are compared; a submission does not know which."""
 
@@ -211,22 +213,25 @@ class Trial:
         _refuse(reason)
 
     def time(self, part: int = 1) -> None:
-        """All rounds, or a ``part`` of them; raises ``Rejected`` if a result is wrong."""
+        """All rounds, or a ``part`` of them; raises ``Rejected`` if wrong, or not to be timed."""
         started, rounds = perf_counter(), 0
         while rounds < ROUNDS // part or (
             rounds < MOST_ROUNDS // part and perf_counter() - started < QUICK_S / part
         ):
             self.outcome.rounds.append([self._round()])
             rounds += 1
-        self.outcome.summary = summarize(self.outcome.rounds)
+        summary = summarize(self.outcome.rounds)
+        if summary.low <= 0:
+            raise Rejected(TOO_SHORT, "failed")
+        self.outcome.summary = summary
 
     def verify_again(self) -> None:
         """All copies, and inputs of other kinds; raises ``Rejected``."""
         arena, outcome = self._arena, self.outcome
         arena.rotation.refill(arena.device)
         arena.inspector.renew()
-        each_us = (outcome.summary.median if outcome.summary else 0.0) or 1.0
-        inspector = arena.inspector
+        assert outcome.summary
+        each_us, inspector = outcome.summary.median, arena.inspector
         reason = inspector.after(self._launches, self._run, each_us, 1, close=False)
         _refuse(told(LATER, reason))
         _refuse(told(OTHER, inspector.on_other_inputs(self._launches, self._run)))

@@ -16,7 +16,8 @@ from commands import Rooflab, gone, joined, started, wait_until, workers_of
 import rooflab
 from rooflab.devices.cpu.device import CpuDevice
 from rooflab.errors import RooflabError, UsageError
-from rooflab.judging.trial import Arena
+from rooflab.judging.submission import Submission
+from rooflab.judging.trial import TOO_SHORT, Arena
 from rooflab.model.roofline import Roofline
 
 FILE = """
@@ -145,6 +146,9 @@ def other(operands, stream):
     return lambda: None
 """
 
+SIZE = 300_000
+"""Takes longer than the empty launch that is subtracted, also on a machine that does much else."""
+
 OWN = Path(__file__).resolve().parents[1] / "data" / "own" / "axpby.py"
 
 ADD = ["-w", "add", "--sizes", "8"]
@@ -169,7 +173,7 @@ def file(elsewhere: Path) -> None:
 
 
 def judged(name: str, **more: Any) -> dict[str, Any]:
-    options = {"sizes": 5000, "device": "cheats.quick:Quick", "timeout_s": 20, **more}
+    options = {"sizes": SIZE, "device": "cheats.quick:Quick", "timeout_s": 20, **more}
     found: dict[str, Any] = rooflab.judge(f"mine.py:{name}", "add", **options).document
     return found
 
@@ -179,7 +183,7 @@ def test_accepted() -> None:
     assert (found["accepted"], found["reason"], found["schema"]) == (True, "", 1)
     assert found["submission"]["file"] == "mine.py:right"
     assert len(found["submission"]["sha256"]) == 64
-    assert [one["size"] for one in found["problems"]] == ["5000"]
+    assert [one["size"] for one in found["problems"]] == [str(SIZE)]
     for one in found["problems"]:
         assert one["status"] == "ok"
         assert 0 < one["time_lo_us"] <= one["time_us"] <= one["time_hi_us"]
@@ -222,6 +226,14 @@ def test_refused(name: str, status: str, reason: str) -> None:
     assert not Path("written").exists()
 
 
+def test_what_takes_no_longer_than_an_empty_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is not known, and nothing is divided by it."""
+    launch = Submission.launch
+    monkeypatch.setattr(Submission, "launch", lambda *given: 0.0 * launch(*given))
+    (one,) = judged("right")["problems"]
+    assert (one["status"], one["reason"], one["time_us"]) == ("failed", TOO_SHORT, None)
+
+
 @pytest.mark.slow
 def test_inputs_are_written_while_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it could work before its time begins."""
@@ -256,7 +268,7 @@ def test_all_must_be_judged_in_time(against: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_nothing_survives_the_judge(number: int) -> None:
-    words = ["-w", "add", "--sizes", "5000", "--device", "cheats.quick:Quick"]
+    words = ["-w", "add", "--sizes", str(SIZE), "--device", "cheats.quick:Quick"]
     with started("judge", "mine.py:leaves", *words) as judge:
         wait_until(lambda: len(workers_of(judge)) >= 4, judge)
         others = workers_of(judge)
@@ -310,7 +322,7 @@ def test_a_workload_of_a_trusted_file() -> None:
         "    return launch\n"
     )
     found = rooflab.judge(
-        "sub.py", "axpby", "cheats.quick:Quick", against="trusted.py:base", sizes=5000
+        "sub.py", "axpby", "cheats.quick:Quick", against="trusted.py:base", sizes=SIZE
     )
     assert found.accepted, found.reason
     assert found.problems[0].speedup
@@ -318,7 +330,8 @@ def test_a_workload_of_a_trusted_file() -> None:
 
 @pytest.mark.slow
 def test_what_it_is_compared_with_must_be_right() -> None:
-    with pytest.raises(RooflabError, match=r"mine.py:once cannot be compared with: 5000 of 5000"):
+    reason = f"mine.py:once cannot be compared with: {SIZE} of {SIZE}"
+    with pytest.raises(RooflabError, match=reason):
         judged("right", against="mine.py:once")
 
 
@@ -366,13 +379,13 @@ def measured(_: CpuDevice) -> Roofline:
 
 
 def test_the_command(command: Rooflab) -> None:
-    words = ["-w", "add", "--sizes", "5000", "--device", "cheats.quick:Quick"]
+    words = ["-w", "add", "--sizes", str(SIZE), "--device", "cheats.quick:Quick"]
     assert command("judge", "mine.py:right", *words, "--out", "found.json")[0] == 0
     assert json.loads(Path("found.json").read_text())["accepted"]
     code, out, err = command("judge", "mine.py:once", *words)
     assert code == 3
     assert json.loads(out)["accepted"] is False
-    assert "error: refused: add fp32 5000: " in err
+    assert f"error: refused: add fp32 {SIZE}: " in err
 
 
 def test_host_memory_is_not_judged() -> None:
