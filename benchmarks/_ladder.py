@@ -21,7 +21,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.report.text import digits, times_as_fast
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 SIZES = (1024, 2048, 4096, 8192)
 RUNG_SIZES = (4096, 8192)
@@ -197,7 +197,7 @@ def decode_shapes() -> tuple[str, ...]:
     return tuple(shape for shape in shapes if int(shape.partition("x")[0]) <= MOST_TOKENS)
 
 
-def contests(run: Run, what: str) -> dict[Place, Contest]:
+def contests(run: RunData, what: str) -> dict[Place, Contest]:
     """Those of a run, in the order of ``places``."""
     if (
         run.manifest.device.kind != "cuda"
@@ -286,7 +286,7 @@ class Verdict:
 
     what: str
     contests: Mapping[Place, Contest]
-    run: Run | None = None
+    run: RunData | None = None
 
     def of(self, layout: str) -> list[Contest]:
         return [one for (_, other), one in self.contests.items() if other == layout]
@@ -342,7 +342,7 @@ class Verdict:
         return f"{layout} {self.mean(layout):.3f}{around}, least {self.least(layout):.3f}"
 
 
-def verdict(runs: Sequence[Run], what: str) -> Verdict:
+def verdict(runs: Sequence[RunData], what: str) -> Verdict:
     """By the run that has most of it, with the most rivals; the first of several."""
     found = [Verdict(what, contests(run, what), run) for run in runs]
 
@@ -352,17 +352,17 @@ def verdict(runs: Sequence[Run], what: str) -> Verdict:
     return max((one for one in found if one.contests), key=worth, default=Verdict(what, {}))
 
 
-def verdicts(runs: Sequence[Run]) -> list[Verdict]:
+def verdicts(runs: Sequence[RunData]) -> list[Verdict]:
     return [verdict(runs, what) for what in TARGETS]
 
 
-def newest_first(runs: Iterable[Run]) -> list[Run]:
+def newest_first(runs: Iterable[RunData]) -> list[RunData]:
     return sorted(runs, key=lambda run: run.manifest.created, reverse=True)
 
 
-def by_card(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_card(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
     """The runs on GPUs, by the GPU's name."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[RunData]] = {}
     for run in runs:
         if run.manifest.device.kind == "cuda":
             found.setdefault(run.manifest.device.name, []).append(run)
@@ -401,7 +401,7 @@ def section(verdict: Verdict) -> str:
     return f"### {title(verdict.what)}\n\n{table}{text}"
 
 
-def summary(runs: Sequence[Run]) -> str:
+def summary(runs: Sequence[RunData]) -> str:
     """Ratios by size, each layout of a precision a column, with those of bursts in brackets."""
     found = {what: verdict(runs, what) for what in TARGETS if what != DECODE}
     columns = [
@@ -450,7 +450,7 @@ library's that of cuBLAS, in FP8 of cuBLASLt's first heuristic. Wanted is at mos
 times the library's"""
 
 
-def page(runs: Sequence[Run], errors: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
+def page(runs: Sequence[RunData], errors: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
     """ladder.md, and whether all that was measured reaches its target."""
     parts, right = [HEADING], []
     for card, some in by_card(runs).items():
@@ -470,7 +470,7 @@ def page(runs: Sequence[Run], errors: Sequence[Mapping[str, str]]) -> tuple[str,
 # Rungs -------------------------------------------------------------------------------------------
 
 
-def steps(run: Run, precision: str) -> dict[str, dict[int, Measurement]]:
+def steps(run: RunData, precision: str) -> dict[str, dict[int, Measurement]]:
     """Rows of our rungs of one precision by kernel and size, in the order of the ladder."""
     found: dict[str, dict[int, Measurement]] = {}
     rows = [row for row in run.ok if row.backend == "cuda" and row.time_us]
@@ -485,7 +485,7 @@ def steps(run: Run, precision: str) -> dict[str, dict[int, Measurement]]:
     return {kernel: sizes for kernel, sizes in found.items() if len(sizes) == len(RUNG_SIZES)}
 
 
-def ladder_sections(runs: Sequence[Run]) -> Iterator[tuple[str, bool]]:
+def ladder_sections(runs: Sequence[RunData]) -> Iterator[tuple[str, bool]]:
     """For each precision the run with the most rungs, the newest of them."""
     for precision in TARGETS:
         best = max(runs, key=lambda run: len(steps(run, precision)), default=None)

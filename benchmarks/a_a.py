@@ -33,10 +33,10 @@ LEAST_POINTS = 100
 WORST = 10
 
 
-def differences(base: store.Run, new: store.Run) -> dict[str, float | None]:
+def differences(base: store.RunData, new: store.RunData) -> dict[str, float | None]:
     """By point: the change of the time in percent, None if only one run has a time."""
 
-    def times(run: store.Run) -> dict[str, float]:
+    def times(run: store.RunData) -> dict[str, float]:
         return {label(row): row.time_us for row in run.ok if row.time_us}
 
     old_us, new_us = times(base), times(new)
@@ -69,7 +69,7 @@ def compare(base: Path, new: Path) -> tuple[Counter[str], list[str]]:
         return Counter(), complaints
 
 
-def judge(base: store.Run, new: store.Run) -> tuple[str, bool]:
+def judge(base: store.RunData, new: store.RunData) -> tuple[str, bool]:
     """The report, and whether the test passed."""
     found = differences(base, new)
     before, after = ({label(row): row for row in run.ok} for run in (base, new))

@@ -59,7 +59,7 @@ from rooflab.kernels.base import Kernel, Variant
 from rooflab.kernels.sources import discover
 from rooflab.measure.search import compilers, named
 from rooflab.model.precision import PRECISIONS
-from rooflab.runs.store import MANIFEST, Run
+from rooflab.runs.store import MANIFEST, RunData
 from rooflab.workloads.gemm import Gemm
 
 HERE = Path(os.path.relpath(Path(__file__).parent))
@@ -229,13 +229,13 @@ def measure_errors(precisions: Sequence[str], pages: Path) -> None:
 # Judging -----------------------------------------------------------------------------------------
 
 
-def runs_in(folder: Path) -> list[Run]:
+def runs_in(folder: Path) -> list[RunData]:
     """The runs in a folder, newest first."""
     runs = [rooflab.load(path.parent) for path in folder.glob(f"*/{MANIFEST}")]
     return newest_first(runs)
 
 
-def judge(runs: Sequence[Run], pages: Path) -> int:
+def judge(runs: Sequence[RunData], pages: Path) -> int:
     """Write and print ladder.md; 0 if all is as wanted."""
     text, good = page(runs, read_errors(pages))
     pages.mkdir(parents=True, exist_ok=True)

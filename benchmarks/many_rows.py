@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from many import grown, joined, saved  # noqa: E402  a module of the tests
 from measured import CPU, LADDER  # noqa: E402
 
-from rooflab.runs.store import Run  # noqa: E402
+from rooflab.runs.store import RunData  # noqa: E402
 
 COUNTS = (1000, 4000, 20_000)
 LIMIT_S = 10.0
@@ -49,7 +49,7 @@ COMMANDS = {
 }
 
 
-def runs(counts: list[int]) -> Iterator[tuple[str, Run]]:
+def runs(counts: list[int]) -> Iterator[tuple[str, RunData]]:
     """Of several workloads, kernels and precisions; the largest also of other kinds."""
     mixed = joined()
     for count in counts:
@@ -86,7 +86,9 @@ def timed(words: list[str], folder: Path, rooflab: Path, most: int) -> float | N
     return spent
 
 
-def measure(name: str, run: Run, folder: Path, versions: dict[str, Path], most: int) -> list[Row]:
+def measure(
+    name: str, run: RunData, folder: Path, versions: dict[str, Path], most: int
+) -> list[Row]:
     """A row for each command."""
     count, path = len(run.measurements), saved(run, folder / f"{name} {len(run.measurements)}")
     rows: list[Row] = []

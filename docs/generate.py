@@ -29,7 +29,7 @@ from rooflab.report.html.page import to_html
 from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
 from rooflab.runs.races import races
-from rooflab.runs.store import MANIFEST, Run, load
+from rooflab.runs.store import MANIFEST, RunData, load
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -41,7 +41,7 @@ KERNELS = ROOT / "docs" / "kernels.md"
 MEMORY = ROOT / "docs" / "memory.md"
 
 
-def reference(kernel: str) -> Run:
+def reference(kernel: str) -> RunData:
     """The newest committed run of ``WORKLOAD/NAME`` on a GPU."""
     fitting = [
         run
@@ -52,7 +52,7 @@ def reference(kernel: str) -> Run:
 
 
 @cache
-def committed() -> list[Run]:
+def committed() -> list[RunData]:
     """The runs in results/, by folder."""
     return [load(path.parent) for path in sorted((ROOT / "results").glob(f"*/{MANIFEST}"))]
 
@@ -128,12 +128,12 @@ def phases() -> str:
     return f"{markdown(lines)}\n\nFrom [`{place}`]({place})."
 
 
-def roofline(run: Run) -> str:
+def roofline(run: RunData) -> str:
     name = run.manifest.device.name
     return f"![Rooflines of {name}]({run.path.relative_to(ROOT)}/roofline.png)\n\n{origin(run)}"
 
 
-def example(run: Run) -> str:
+def example(run: RunData) -> str:
     """Intensity, roof and share of it of cuBLAS in FP32, by size."""
     rows = [row for row in run.ok if (row.kernel, row.problem.precision) == ("cublas", "fp32")]
     lines = [
@@ -156,7 +156,7 @@ PICTURES = {
 }
 
 
-def gallery(ladder: Run) -> str:
+def gallery(ladder: RunData) -> str:
     """One picture of each kind that a run has."""
     shown = [
         (ladder, ("roofline", "size")),
@@ -176,7 +176,7 @@ def gallery(ladder: Run) -> str:
     return "\n\n".join(parts)
 
 
-def origin(run: Run) -> str:
+def origin(run: RunData) -> str:
     folder, manifest = run.path.relative_to(ROOT), run.manifest
     count = {1: "one", 2: "two"}[max(row.problem.gpus for row in run.measurements)]
     command = re.sub(r" --out \S+", "", " ".join(manifest.command))  # where it was, not what
@@ -224,10 +224,10 @@ def rungs(precision: str, numbers: range) -> str:
     return markdown([head, line, *found])
 
 
-def by_rungs(kernels: Set[str], precision: str) -> list[Run]:
+def by_rungs(kernels: Set[str], precision: str) -> list[RunData]:
     """Runs, first those with the most of these kernels in a precision, of them the newest."""
 
-    def most(run: Run) -> int:
+    def most(run: RunData) -> int:
         return len({row.kernel for row in run.ok if row.problem.precision == precision} & kernels)
 
     return sorted(committed(), key=lambda run: (most(run), run.manifest.created), reverse=True)
@@ -242,7 +242,7 @@ def of_the_library(
     precision: str,
     size: str,
     figure: Callable[[Measurement], float],
-    runs: Iterable[Run],
+    runs: Iterable[RunData],
 ) -> str:
     """A figure of the first run that has the kernel, and the ratio to the run's faster library."""
     of_library = LIBRARY_PRECISION.get(precision, precision)
@@ -335,9 +335,9 @@ def beside_others(*workloads: str) -> str:
     return "\n\n".join([markdown(lines), *links])
 
 
-def newest(workloads: Sequence[str]) -> dict[str, tuple[Run, list[Measurement]]]:
+def newest(workloads: Sequence[str]) -> dict[str, tuple[RunData, list[Measurement]]]:
     """By problem: the newest run of it on a GPU, and its rows there."""
-    found: dict[str, tuple[Run, list[Measurement]]] = {}
+    found: dict[str, tuple[RunData, list[Measurement]]] = {}
     for run in sorted(committed(), key=lambda run: run.manifest.created):
         here: dict[str, list[Measurement]] = defaultdict(list)
         for row in run.ok:
@@ -370,7 +370,7 @@ SOFTMAX = {
 """By kernel: why a row is read, operands and results, those read again, and blocks at once."""
 
 
-def training_step() -> Run:
+def training_step() -> RunData:
     """The newest run of a program that has softmax."""
     return next(
         run
@@ -450,11 +450,11 @@ def bounds() -> str:
     return f"{cycle_table(['size'], rows)}\n\n{origin(run)}"
 
 
-def has_bounds(run: Run) -> bool:
+def has_bounds(run: RunData) -> bool:
     return {row.kernel for row in run.ok if bounded(row)} == BOUNDED and run.manifest.own_clock
 
 
-def sizes_of(run: Run) -> int:
+def sizes_of(run: RunData) -> int:
     return len({row.problem.size for row in filter(bounded, run.ok)})
 
 
@@ -463,7 +463,7 @@ LARGEST = "16384"
 
 def larger_tile() -> str:
     """``large`` beside the others of its size, in each precision's newest run."""
-    newest: dict[str, Run] = {}
+    newest: dict[str, RunData] = {}
     for run in sorted(committed(), key=lambda run: run.manifest.created):
         newest |= {row.problem.precision: run for row in run.ok if is_largest(row, "large")}
     rows = [
@@ -592,7 +592,7 @@ def compilers() -> str:
     return markdown(table)
 
 
-def memory(run: Run) -> str:
+def memory(run: RunData) -> str:
     """For each workload: the rate of our fastest kernels, of memcpy and of the fastest library."""
     copy = max(row.gbps for row in run.ok if row.kernel == "memcpy")
     rows: dict[str, dict[tuple[str, str], dict[bool, Measurement]]] = {}
@@ -680,7 +680,7 @@ def main() -> int:
     return int(any(stale) and "--check" in sys.argv)
 
 
-def report_page(name: str, runs: list[Run]) -> bool:
+def report_page(name: str, runs: list[RunData]) -> bool:
     """The report of ``runs`` in docs/gallery; returns whether the page changes."""
     page = ROOT / "docs" / "gallery" / f"{name}.html"
     return write(page, to_html([replace(run, path=run.path.relative_to(ROOT)) for run in runs]))

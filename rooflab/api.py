@@ -59,11 +59,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Run(store.Run):
+class Run(store.RunData):
     """A measured run: ``path``, ``manifest``, ``measurements``, and methods to use them."""
 
     @classmethod
-    def of(cls, run: store.Run) -> Run:
+    def of(cls, run: store.RunData) -> Run:
         """The same run with these methods."""
         return cls(run.path, run.manifest, run.measurements, run.warnings)
 
@@ -100,7 +100,7 @@ class Run(store.Run):
         return drawn
 
     def compare(
-        self, other: store.Run, threshold_percent: float | None = None
+        self, other: store.RunData, threshold_percent: float | None = None
     ) -> Comparison | Races:
         """Compare ``other`` with this run as the base, as ``rooflab.compare`` does."""
         return compare(self, other, threshold_percent)
@@ -112,7 +112,7 @@ class Run(store.Run):
         """
         return Explanations(explanations(self, kernel, size))
 
-    def report(self, path: str | Path = "report.html", *others: store.Run) -> Path:
+    def report(self, path: str | Path = "report.html", *others: store.RunData) -> Path:
         """Write this run, and ``others`` beside it, as one HTML page; returns its path.
 
         Raises ``UsageError`` if a run has no row, or if the file cannot be written.
@@ -477,8 +477,8 @@ def load(path: str | Path) -> Run:
 
 
 def compare(
-    base: str | Path | store.Run,
-    new: str | Path | store.Run,
+    base: str | Path | store.RunData,
+    new: str | Path | store.RunData,
     threshold_percent: float | None = None,
 ) -> Comparison | Races:
     """Compare two runs of one device point by point, and list their other differences.
@@ -487,7 +487,7 @@ def compare(
     race: from which size on is NEW's faster? ``threshold_percent``, 0.5 unless it is given, or 2 of
     programs, is not for races.
     """
-    runs = (run if isinstance(run, store.Run) else load(run) for run in (base, new))
+    runs = (run if isinstance(run, store.RunData) else load(run) for run in (base, new))
     before, after = runs
     if comparable(before, after):
         return compare_any(before, after, threshold_percent)

@@ -31,7 +31,7 @@ from rooflab.model.roofline import Limits, Roofline
 from rooflab.planning import Plan, Step, pending, smallest, warm_up_step
 from rooflab.recording import rated, record, with_counters
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
-from rooflab.runs.store import PRINTED, Run, RunWriter, Writer, create_folder, load, resumable
+from rooflab.runs.store import PRINTED, RunData, RunWriter, Writer, create_folder, load, resumable
 from rooflab.version import __version__
 from rooflab.worker import profiled
 from rooflab.worker.client import Worker
@@ -67,7 +67,7 @@ class Observer:
     def phase(self, text: str) -> None:
         """What happens before the first point, and takes seconds."""
 
-    def began(self, run: Run, points: int) -> None:
+    def began(self, run: RunData, points: int) -> None:
         """The folder exists and the ceilings are known; ``points`` rows will follow."""
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:
@@ -88,7 +88,7 @@ class Observer:
 
 def execute(
     plan: Plan, device: Device, out: Path, observer: Observer, command: Sequence[str] = ()
-) -> Run:
+) -> RunData:
     """Measure the plan's steps and write the run to a new folder in ``out``.
 
     Each row is on disk before the next is measured. On ``KeyboardInterrupt`` the run is closed
@@ -102,7 +102,7 @@ def execute(
 
 def execute_into(
     plan: Plan, device: Device, writer: Writer, observer: Observer, *, hold: bool = False
-) -> Run:
+) -> RunData:
     """Measure the plan's steps that ``writer`` has no row for.
 
     With ``hold`` the device is kept busy afterwards, until this process is ended.
@@ -117,7 +117,7 @@ def resume(
     files: Sequence[str],
     observer: Observer,
     max_time_s: float | None = None,
-) -> Run:
+) -> RunData:
     """Continue an interrupted run with its own settings, but for ``max_time_s`` if it is given.
 
     ``files`` are the kernel files that may be loaded. Other files in the manifest are not loaded:
@@ -131,7 +131,7 @@ def resume(
         return execute_into(planned, device, writer, observer)
 
 
-def count(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> Run:
+def count(folder: Path, device: Device, files: Sequence[str], observer: Observer) -> RunData:
     """Add counters to the rows of a run, measured with the same kernels on the same device.
 
     ``files`` are the kernel files that may be loaded, as for ``resume``. Raises ``UsageError``.
@@ -246,9 +246,9 @@ class _Execution:
         writer.manifest.entropy.append(self._job.entropy)
         self._ncu: str | None = None
 
-    def run(self, steps: Sequence[Step], *, hold: bool = False) -> Run:
+    def run(self, steps: Sequence[Step], *, hold: bool = False) -> RunData:
         """Measure ``steps``; the manifest is completed even after an exception."""
-        run = Run(self._writer.path, self._writer.manifest, self._rows)
+        run = RunData(self._writer.path, self._writer.manifest, self._rows)
         with self._worker:
             try:
                 self._measure(steps, run)
@@ -270,7 +270,7 @@ class _Execution:
             outcomes = self._worker.measure(step.problem.record, names, inf)
             status = min((one.status for one in outcomes), key=lambda status: status != "ok")
 
-    def _measure(self, steps: Sequence[Step], run: Run) -> None:
+    def _measure(self, steps: Sequence[Step], run: RunData) -> None:
         manifest = self._writer.manifest
         # A continued run keeps the roofs that its first rows were compared with.
         if not manifest.roofline.ceilings:
@@ -342,9 +342,9 @@ class _Execution:
                 self._rows.append(row)
                 self._observer.measured(row, outcome.detail)
 
-    def count(self) -> Run:
+    def count(self) -> RunData:
         """Count the rows that have figures and no counters."""
-        run = Run(self._writer.path, self._writer.manifest, self._rows)
+        run = RunData(self._writer.path, self._writer.manifest, self._rows)
         with self._worker:
             manifest = self._writer.manifest
             manifest.roofline = manifest.roofline.completed(self._levels(()))

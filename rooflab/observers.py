@@ -14,13 +14,13 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.planning import Plan
 from rooflab.report.text import digits, interval_percent, label, precision_title
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 PATIENCE_S = 5.0
 """A step that lasts longer is named while it lasts."""
 
 
-def roofs_text(run: Run, precisions: list[str]) -> str:
+def roofs_text(run: RunData, precisions: list[str]) -> str:
     """The roofs that the rows of these precisions refer to, in one line."""
     roofline = run.manifest.roofline
     roofs = [("", roofline.bandwidth())]
@@ -42,7 +42,7 @@ class Lines(Observer):
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self.run: Run | None = None
+        self.run: RunData | None = None
         self._say, self._warn = say, warn or (lambda text: say(f"warning: {text}"))
         self._points = self._done = 0
         self._precisions: list[str] = []
@@ -67,7 +67,7 @@ class Lines(Observer):
         self._say(f"{text} …")
         self._spoken = perf_counter()
 
-    def began(self, run: Run, points: int) -> None:
+    def began(self, run: RunData, points: int) -> None:
         """The device and its roofs."""
         self.run, self._points, self._started = run, points, perf_counter()
         device = run.manifest.device

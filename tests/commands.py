@@ -76,7 +76,7 @@ def exact_run(out: Path, kernels: list[str], sizes: list[int]) -> Path:
     return api.sweep(kernels=kernels, precisions="fp32", sizes=sizes, device=device, out=out).path
 
 
-def only_run(results: str | Path = "results") -> store.Run:
+def only_run(results: str | Path = "results") -> store.RunData:
     """The one run below ``results``."""
     (folder,) = Path(results).iterdir()
     return store.load(folder)
@@ -88,7 +88,7 @@ def rows_on_disk(results: str | Path = "results") -> int:
     return max(0, tables[0].read_text().count("\n") - 1) if tables else 0
 
 
-def statuses(run: store.Run) -> list[tuple[str, str]]:
+def statuses(run: store.RunData) -> list[tuple[str, str]]:
     """Kernel and status of each row."""
     return [(row.kernel, row.status) for row in run.measurements]
 

@@ -17,12 +17,12 @@ from rooflab.fleet.record import MemberRecord, Record
 from rooflab.fleet.runs import Fleet, Member, accused, assess
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import RunData, load
 
 SLOW = {3: {"compute": 0.041}, 5: {"dram": 0.13, "compute": -0.03}}
 
 
-def process(run: Run, random: Random, slow: Mapping[str, float]) -> Run:
+def process(run: RunData, random: Random, slow: Mapping[str, float]) -> RunData:
     """``run`` again: rows vary by 0.3 %, those of ``slow`` kinds of resources take longer."""
     noise: dict[object, float] = {}
     rows = []
@@ -40,7 +40,7 @@ def slower(row: Measurement, factor: float) -> Measurement:
     return replace(row, **changed, sm_mhz=1455 / factor, power_w=690.0, temp_c=61.0)
 
 
-def versioned(run: Run, driver: str) -> Run:
+def versioned(run: RunData, driver: str) -> RunData:
     device = run.manifest.device
     facts = device.facts | {"driver_version": Fact(value=driver, unit="", source="NVML")}
     device = device.model_copy(update={"facts": facts})
@@ -51,7 +51,7 @@ def fleet(
     count: int,
     processes: int = 3,
     slow: Mapping[int, Mapping[str, float]] = SLOW,
-    base: Run | None = None,
+    base: RunData | None = None,
     every: int = 3,
 ) -> Fleet:
     """Members of one run's rows, of which each ``every``-th counts."""

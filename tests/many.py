@@ -15,7 +15,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Roofline
 from rooflab.runs.manifest import WorkloadRecord
-from rooflab.runs.store import Run, RunWriter, load
+from rooflab.runs.store import RunData, RunWriter, load
 from rooflab.workloads import build, find
 
 MIXED = (COUNTED, LADDER, MEMORY_BOUND)
@@ -30,7 +30,7 @@ BY_BYTES = ("dram_bytes", "l2_bytes", "l1_bytes")
 UNSCALED = ("rel_error", "launch_us", "sm_mhz", "power_w", "observed_tflops", "observed_percent")
 
 
-def joined(folders: Sequence[Path] = MIXED) -> Run:
+def joined(folders: Sequence[Path] = MIXED) -> RunData:
     """Runs of one device as one."""
     runs = [load(folder) for folder in folders]
     rows = [row for run in runs for row in run.ok]
@@ -40,10 +40,10 @@ def joined(folders: Sequence[Path] = MIXED) -> Run:
         "kernels": {name: one for run in runs for name, one in run.manifest.kernels.items()},
         "schema_version": 3,
     }
-    return Run(runs[0].path, runs[0].manifest.model_copy(update=update), rows)
+    return RunData(runs[0].path, runs[0].manifest.model_copy(update=update), rows)
 
 
-def grown(measured: Run, count: int, kernels: Sequence[str] = ()) -> Run:
+def grown(measured: RunData, count: int, kernels: Sequence[str] = ()) -> RunData:
     """``count`` rows made of those of ``measured``: its workloads and kernels, at more sizes.
 
     ``kernels`` take the place of its kernels on every problem. One row of a hundred has failed.
@@ -62,7 +62,7 @@ def grown(measured: Run, count: int, kernels: Sequence[str] = ()) -> Run:
                 made.append(_at(problem, name, some, measured.manifest.roofline))
     rows = [_failed(row) if i % 100 == 50 else row for i, row in enumerate(made[:count])]
     manifest = measured.manifest.model_copy(update={"points": len(rows)})
-    return Run(measured.path, manifest, rows)
+    return RunData(measured.path, manifest, rows)
 
 
 def _failed(row: Measurement) -> Measurement:
@@ -125,7 +125,7 @@ def _at(
     return replace(near, problem=problem.record, kernel=kernel, **figures)
 
 
-def saved(run: Run, folder: Path) -> Path:
+def saved(run: RunData, folder: Path) -> Path:
     """``run`` in a new folder."""
     folder.mkdir(parents=True)
     with RunWriter(folder, run.manifest) as writer:

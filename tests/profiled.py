@@ -86,7 +86,7 @@ def other(name: str, total_us: float, launches: float = 1, **more: Any) -> Measu
     return replace(row, **more)
 
 
-def program(*rows: Measurement, **about: Any) -> store.Run:
+def program(*rows: Measurement, **about: Any) -> store.RunData:
     """A run of a step that consists of these rows, one after the other."""
     step_us = about.pop("step_us", sum(row.total_us or 0.0 for row in rows))
     shared = [
@@ -105,4 +105,4 @@ def program(*rows: Measurement, **about: Any) -> store.Run:
         workloads={},
     )
     described.program = {"name": "train.py", "steps": 5, "step_us": step_us, "notes": []} | about
-    return store.Run(store.UNSAVED, described, shared)
+    return store.RunData(store.UNSAVED, described, shared)

@@ -13,7 +13,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.model.timeline import RecordedStep, StepLaunch
 from rooflab.runs.manifest import WorkloadRecord
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 STEP_US = 10_000.0
 H200 = synthetic.h200_roofline().with_limits(synthetic.bandwidth("H2D", 55e9))
@@ -103,7 +103,7 @@ def run(
     path: Path = Path("results/program"),
     day: int = 20,
     **program: Any,
-) -> Run:
+) -> RunData:
     """A program's run on an H200."""
     made = synthetic.run("NVIDIA H200", H200, list(rows), synthetic.H200_FACTS, day=day, path=path)
     about = {"name": "train.py", "steps": 5, "step_us": step_us, **program}

@@ -12,7 +12,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 from rooflab.runs.manifest import DeviceRecord, Manifest, WorkloadRecord
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.workloads.gemm import Gemm
 
 SQUARES = [(s, s, s) for s in (256, 512, 1024, 2048, 4096, 8192)]
@@ -155,7 +155,7 @@ def run(
     kind: str = "cuda",
     day: int = 20,
     path: Path = Path("results/synthetic"),
-) -> Run:
+) -> RunData:
     """A run of ``measurements`` on a device called ``name``."""
     manifest = Manifest(
         created=datetime(2026, 11, day, 14, 3, tzinfo=UTC),
@@ -168,14 +168,14 @@ def run(
         kernels={},
         workloads={"gemm": WorkloadRecord.of(Gemm)},
     )
-    return Run(path, manifest, measurements)
+    return RunData(path, manifest, measurements)
 
 
 def h200_run(
     precisions: Iterable[str] = tuple(PRECISIONS),
     shapes: Sequence[tuple[int, int, int]] = tuple(SQUARES),
     **other: Any,
-) -> Run:
+) -> RunData:
     """A full sweep on an H200."""
     roofline = h200_roofline()
     return run(
@@ -185,7 +185,7 @@ def h200_run(
 
 def capped_run(
     precisions: Iterable[str] = tuple(PRECISIONS), mhz: float = 1455, **other: Any
-) -> Run:
+) -> RunData:
     """An H200 whose power limit slows what loads it most, down to ``mhz``."""
     full = h200_run(precisions, **other)
     made = []
@@ -202,7 +202,7 @@ def capped_run(
     return run("NVIDIA H200", full.manifest.roofline, made, H200_FACTS)
 
 
-def cpu_run(precisions: Iterable[str] = ("fp32",), day: int = 20) -> Run:
+def cpu_run(precisions: Iterable[str] = ("fp32",), day: int = 20) -> RunData:
     """A sweep on a CPU with measured ceilings."""
     roofline = cpu_roofline()
     return run(

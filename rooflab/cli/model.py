@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rooflab.llm.estimate import Estimate, Rows
     from rooflab.llm.machine import Machine
     from rooflab.llm.operators import ModelStep
-    from rooflab.runs.store import Run
+    from rooflab.runs.store import RunData
 
 PICTURES: Final = (".png", ".svg", ".pdf")
 
@@ -168,7 +168,7 @@ def _steps(
     return steps
 
 
-def _runs(paths: list[Path]) -> list[Run]:
+def _runs(paths: list[Path]) -> list[RunData]:
     from rooflab.runs import store
 
     runs = [store.load(path) for path in paths]
@@ -182,7 +182,7 @@ def _runs(paths: list[Path]) -> list[Run]:
     return runs
 
 
-def _stacks(runs: list[Run], names: list[str]) -> dict[str, Rows]:
+def _stacks(runs: list[RunData], names: list[str]) -> dict[str, Rows]:
     """The fastest rows of all kernels, and of those with one of the names."""
     from rooflab.llm.estimate import BEST, fastest
 
@@ -199,7 +199,7 @@ def _stacks(runs: list[Run], names: list[str]) -> dict[str, Rows]:
     return found | ({",".join(names): fastest(rows, names)} if names else {})
 
 
-def _machine(facts: Path | None, runs: list[Run], device: str, link: float | None) -> Machine:
+def _machine(facts: Path | None, runs: list[RunData], device: str, link: float | None) -> Machine:
     from rooflab.devices import registry as devices
     from rooflab.llm import machine
 

@@ -8,7 +8,7 @@ from rooflab.cli import console
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.observers import Lines
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 
 def observer() -> Lines:
@@ -38,7 +38,7 @@ class Terminal(Lines):
         """Show it beside the bar."""
         self.bar.update(self._task, description=text)
 
-    def began(self, run: Run, points: int) -> None:
+    def began(self, run: RunData, points: int) -> None:
         """Print the device and its roofs; show the progress bar."""
         super().began(run, points)
         self.bar.update(self._task, total=points or None, count=self._count())

@@ -28,10 +28,10 @@ SHOWN: Final = 10
 
 if TYPE_CHECKING:
     from rooflab.runs.compare import Comparison
-    from rooflab.runs.store import Run
+    from rooflab.runs.store import RunData
 
 
-def _load(path: Path | None) -> Run:
+def _load(path: Path | None) -> RunData:
     from rooflab.runs import store
 
     loaded = store.load(path or store.newest(RESULTS))
@@ -40,7 +40,7 @@ def _load(path: Path | None) -> Run:
     return loaded
 
 
-def _load_all(paths: list[Path] | None) -> list[Run]:
+def _load_all(paths: list[Path] | None) -> list[RunData]:
     return [_load(path) for path in paths] if paths else [_load(None)]
 
 
@@ -96,7 +96,7 @@ def show(
         _print_charts(loaded)
 
 
-def print_program(run: Run) -> None:
+def print_program(run: RunData) -> None:
     """Print what is to say about a program, then the table of its groups."""
     from rooflab.report import program, terminal
 
@@ -105,7 +105,7 @@ def print_program(run: Run) -> None:
         console.warn(line)
 
 
-def _print_charts(run: Run) -> None:
+def _print_charts(run: RunData) -> None:
     """The roofline of each precision, in characters that the terminal has."""
     from rooflab.figures.selection import Wanted
     from rooflab.figures.text import chart
@@ -309,7 +309,7 @@ def compare(
         _race(loaded, chosen, out)
 
 
-def _race(runs: list[Run], chosen: str | None, out: str) -> None:
+def _race(runs: list[RunData], chosen: str | None, out: str) -> None:
     from rooflab.report import races as report
     from rooflab.runs.races import races
 
@@ -325,7 +325,11 @@ def _race(runs: list[Run], chosen: str | None, out: str) -> None:
 
 
 def compare_points(
-    runs: list[Run], threshold: float | None, fail_on: list[FailOn], chosen: str | None, out: str
+    runs: list[RunData],
+    threshold: float | None,
+    fail_on: list[FailOn],
+    chosen: str | None,
+    out: str,
 ) -> None:
     """Print the verdict on each point; exit with 3 if one is in ``fail_on``."""
     from rooflab.report import comparison as report

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rooflab.model.problem import Problem
     from rooflab.observers import Lines
     from rooflab.planning import Plan, Step
-    from rooflab.runs.store import Run
+    from rooflab.runs.store import RunData
 
 
 @app.command()
@@ -134,7 +134,7 @@ def _threads(counts: Sequence[int | None]) -> str:
     return f"{numbers} thread{'s' * (numbers != '1')}"
 
 
-def _finish(action: Callable[[Lines], Run]) -> tuple[int, Run | None]:
+def _finish(action: Callable[[Lines], RunData]) -> tuple[int, RunData | None]:
     """Sweep, print, draw; returns the exit code for the rows' statuses, and the run with rows."""
     from rooflab.cli import progress
     from rooflab.runs import store
@@ -173,7 +173,7 @@ def _load_figures() -> None:
         import_module("rooflab.figures")
 
 
-def _unread(run: Run) -> BaseException | None:
+def _unread(run: RunData) -> BaseException | None:
     """Print the rows; returns the error if they cannot be read: a full disk, a closed pipe."""
     try:
         print_rows(run.measurements)
@@ -184,7 +184,7 @@ def _unread(run: Run) -> BaseException | None:
     return None
 
 
-def _draw(run: Run) -> bool:
+def _draw(run: RunData) -> bool:
     """Draw the run's figures; False if they cannot be written."""
     from rooflab import figures
 
@@ -216,7 +216,7 @@ def _exit_code(rows: Sequence[Measurement]) -> int:
     return 3 if wrong else 1 if failed or nothing else 0
 
 
-def _print_timeline(run: Run) -> None:
+def _print_timeline(run: RunData) -> None:
     """The fastest streamed row's, if there is one."""
     from rooflab.report import terminal
     from rooflab.runs.samples import fastest

@@ -14,7 +14,7 @@ from rooflab.figures.kinds import FIGURES
 from rooflab.figures.model import Kind
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import THEMES, styled
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def register(kind: Kind) -> Kind:
 
 def draw(
     name: str,
-    runs: Sequence[Run],
+    runs: Sequence[RunData],
     precisions: Sequence[str] | None = None,
     workload: str | None = None,
     *,
@@ -74,7 +74,7 @@ def save(figure: Figure, path: Path) -> None:
     drawing.save(figure, path)
 
 
-def draw_all(run: Run, style: str = "default") -> list[Path]:
+def draw_all(run: RunData, style: str = "default") -> list[Path]:
     """Draw the figures that the run's rows have a place in, into its folder."""
     drawn = {
         run.path / f"{kind.name}.png": draw(kind.name, [run], style=style)

@@ -20,7 +20,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM
 from rooflab.model.roofline import COMPUTE, Ceiling, Roofline
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 LEAST: Final = 0.1
 """FLOPs per byte: with fewer a group is as good as without."""
@@ -411,7 +411,7 @@ def beside_each_other(
     return [panel.data(x, y) for x, (_, _, y, _) in zip(xs, done, strict=True)]
 
 
-def suits(run: Run) -> bool:
+def suits(run: RunData) -> bool:
     """Whether a group has a place in the figure."""
     found = programs.notable(programs.groups(run))
     return any(programs.has_place(one, LEAST) or in_strip(one) for one in found)

@@ -15,7 +15,7 @@ from rooflab.figures.selection import Series, Wanted
 from rooflab.figures.style import PROVENANCE_LINES, UNUSED_WIDTH, Dash, Fill, run_look, theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 Limits = tuple[float, float]
 Point = tuple[float, float]
@@ -447,7 +447,7 @@ class Kind:
     option: str = ""
     help: str = ""
     metavar: str = ""
-    suits: Callable[[Run], bool] = lambda run: False
+    suits: Callable[[RunData], bool] = lambda run: False
 
 
 # Text --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.timeline import unit
 from rooflab.runs.names import run_names, short_name
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 FASTEST: Final = "The fastest kernel of each problem; all kernels of one: plot --workload NAME."
 
@@ -135,7 +135,9 @@ def conditions(data: FigureData) -> list[str]:
     return notes
 
 
-def run_conditions(run: Run, rows: Sequence[Measurement] = (), settings: Sequence[str] = ()) -> str:
+def run_conditions(
+    run: RunData, rows: Sequence[Measurement] = (), settings: Sequence[str] = ()
+) -> str:
     """Device and conditions of one run in one line, without unknown facts."""
     manifest, facts = run.manifest, run.manifest.device.facts
     parts = [manifest.device.name, *settings]

@@ -20,7 +20,7 @@ from rooflab.model.precision import precision_name
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs import program
 from rooflab.runs.program import Program
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 MEMORY: Final = "memory"
 CLOCK: Final = "clock"
@@ -176,12 +176,12 @@ def shortened_end(text: str, most: int) -> str:
     return f"{text[: most - 1 - end]}…{text[-end:]}"
 
 
-def step_us(run: Run) -> float:
+def step_us(run: RunData) -> float:
     """Microseconds of a step, 0 if they are not known."""
     return amount(Program.of(run).figure("step_us"))
 
 
-def groups(run: Run) -> list[TimedGroup]:
+def groups(run: RunData) -> list[TimedGroup]:
     """The rows that take time, the longest first."""
     whole = step_us(run) or sum(amount(row.total_us) for row in run.ok) or 1.0
     found = [TimedGroup(row, us, us / whole) for row in run.ok if (us := amount(row.total_us))]
@@ -280,7 +280,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
 
 
-def title(runs: Sequence[Run], what: str) -> str:
+def title(runs: Sequence[RunData], what: str) -> str:
     """``NVIDIA H200 — step of train.py, 30.4 ms: roofline``."""
     devices = " and ".join(dict.fromkeys(run.manifest.device.name for run in runs))
     names = dict.fromkeys(program_name(run) for run in runs)
@@ -288,13 +288,13 @@ def title(runs: Sequence[Run], what: str) -> str:
     return f"{devices} — {' → '.join(names)}{', ' if times else ''}{times}: {what}"
 
 
-def program_name(run: Run) -> str:
+def program_name(run: RunData) -> str:
     """Its file's name, or the name of the function."""
     name = str(run.manifest.program.get("name") or "program")
     return shortened(name.rstrip("/").rpartition("/")[2], theme().type, 2.4)
 
 
-def notes(runs: Iterable[Run], *others: str) -> list[str]:
+def notes(runs: Iterable[RunData], *others: str) -> list[str]:
     """The notes below a figure: ``others``, then the conditions of the runs."""
     found = [note for note in others if note]
     if theme().brief or theme().panel:
@@ -314,7 +314,7 @@ def left_out(found: Sequence[TimedGroup], drawn: Iterable[TimedGroup]) -> Iterat
             yield f"{text}: {count} group{'s' * (count > 1)}, {share} of the step."
 
 
-def nothing(run: Run) -> UsageError:
+def nothing(run: RunData) -> UsageError:
     """That no group has a place in a roofline."""
     return UsageError(
         f"{run.path} has no group whose work is known, so there is no roofline: profile with "

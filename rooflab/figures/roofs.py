@@ -12,7 +12,7 @@ from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline, extremes
 from rooflab.runs.names import competitors
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 _CACHE_FACTS: Final = ("last_level_cache_bytes", "l2_cache")
 """Sizes of the last-level cache; the first known one is used."""
@@ -144,7 +144,7 @@ MARGIN: Final = 1.005
 """A point above its roof by a larger factor needs a cause: medians have an error of 0.5 %."""
 
 
-def above_roof_cause(row: Measurement, run: Run) -> str:
+def above_roof_cause(row: Measurement, run: RunData) -> str:
     """Why ``row`` may be above its roof, in a few words; empty if it is not."""
     roofline, facts = run.manifest.roofline, run.manifest.device.facts
     limited = limit(roofline, row)

@@ -15,7 +15,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS, precision_name
 from rooflab.model.problem import ProblemRecord
 from rooflab.runs.program import is_program
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 MEMORY: Final = "device memory"
 HOST: Final = "host memory"
@@ -29,7 +29,7 @@ class Wanted:
     ``whole`` asks for all kernels, also of several workloads; a run without points is no error.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[RunData]
     precisions: Sequence[str] | None = None
     workload: str | None = None
     value: str = ""
@@ -66,7 +66,7 @@ class FigureData:
     ``every`` says that all kernels are there, also of several workloads.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[RunData]
     panels: Mapping[str, list[Series]]
     styles: Mapping[str, KernelStyle]
     every: bool = False
@@ -102,7 +102,7 @@ class FigureData:
         return list(dict.fromkeys(row.problem.workload for row in self.rows()))
 
 
-def _refuse_programs(runs: Sequence[Run]) -> None:
+def _refuse_programs(runs: Sequence[RunData]) -> None:
     """Raises ``UsageError`` if one is of a program, whose groups have no sizes and no kernels."""
     of_programs = [run for run in runs if is_program(run.measurements)]
     if not of_programs:
@@ -188,7 +188,7 @@ def place_of(problem: ProblemRecord) -> str:
     return SEVERAL_GPUS if problem.gpus > 1 else HOST if problem.streamed else MEMORY
 
 
-def _drawable(run: Run, flops: bool, place: str) -> list[Measurement]:
+def _drawable(run: RunData, flops: bool, place: str) -> list[Measurement]:
     return [
         row
         for row in run.ok

@@ -28,7 +28,7 @@ from rooflab.model.problem import ProblemRecord
 from rooflab.model.timeline import Span
 from rooflab.runs import table
 from rooflab.runs.manifest import Manifest
-from rooflab.runs.store import Run, resumable
+from rooflab.runs.store import RunData, resumable
 from rooflab.version import __version__
 from rooflab.worker.lifeline import end_with_file
 
@@ -82,7 +82,7 @@ class _Reporter(Observer):
     def note(self, text: str) -> None:
         self._send(messages.Note(text=text))
 
-    def began(self, run: Run, points: int) -> None:
+    def began(self, run: RunData, points: int) -> None:
         self._send(messages.Heartbeat(text="warming up"))
 
     def progress(self, problem: ProblemRecord, kernel: str, step: str) -> None:

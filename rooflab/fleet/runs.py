@@ -32,7 +32,7 @@ from rooflab.model.problem import D2H, DRAM, H2D, SFU
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import label, precision_title
 from rooflab.runs.manifest import Manifest
-from rooflab.runs.store import MANIFEST, MEMBERS, Run, load
+from rooflab.runs.store import MANIFEST, MEMBERS, RunData, load
 from rooflab.runs.text import clean
 
 L2: Final = "l2"
@@ -71,9 +71,9 @@ class Member:
     """
 
     name: str
-    runs: tuple[Run, ...] = ()
+    runs: tuple[RunData, ...] = ()
     missing: tuple[str, ...] = ()
-    beside: Mapping[str, Run] = field(default_factory=dict)
+    beside: Mapping[str, RunData] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,9 +163,9 @@ def versions(manifest: Manifest) -> dict[str, str]:
     return manifest.versions | ({"driver": str(driver.value)} if driver else {})
 
 
-def _first_phase(processes: Mapping[int, Path]) -> tuple[list[Run], list[str]]:
+def _first_phase(processes: Mapping[int, Path]) -> tuple[list[RunData], list[str]]:
     """The runs of a member, and what they lack."""
-    runs: list[Run] = []
+    runs: list[RunData] = []
     missing: list[str] = []
     for number, path in sorted(processes.items()):
         start = f"process {number}: " if number > 1 else ""
@@ -175,7 +175,7 @@ def _first_phase(processes: Mapping[int, Path]) -> tuple[list[Run], list[str]]:
     return runs, missing
 
 
-def _read(path: Path, start: str, missing: list[str]) -> Run | None:
+def _read(path: Path, start: str, missing: list[str]) -> RunData | None:
     """A run; what it lacks is added to ``missing``."""
     try:
         run = load(path)
@@ -188,7 +188,7 @@ def _read(path: Path, start: str, missing: list[str]) -> Run | None:
     return run
 
 
-def _without_figures(run: Run) -> Iterator[str]:
+def _without_figures(run: RunData) -> Iterator[str]:
     """A line for each status other than ok, with the first reason."""
     rows: dict[str, list[Measurement]] = {}
     for row in run.measurements:
@@ -233,12 +233,12 @@ class Resource(NamedTuple):
         return f"{title} of {self.device}" if self.device else title
 
 
-def point_of(run: Run, row: Measurement) -> Point:
+def point_of(run: RunData, row: Measurement) -> Point:
     """The point of a row."""
     return (run.manifest.device.name, *row.key)
 
 
-def timed(run: Run) -> Rows:
+def timed(run: RunData) -> Rows:
     """The rows with a possible time; if a run has a point twice, the last counts."""
     return {point_of(run, row): row for row in run.ok if is_possible(row.time_us)}
 

@@ -19,7 +19,7 @@ from rooflab.functions.results import Judge, Others, changed, copied
 from rooflab.kernels.base import Launch
 from rooflab.measure.buffers import MAX_COPIES, flusher
 from rooflab.measure.queue import queue_depth
-from rooflab.measure.subject import LATER, OTHER, Run, Subject, Watch, told
+from rooflab.measure.subject import LATER, OTHER, Runner, Subject, Watch, told
 from rooflab.measure.verify import CONFIRMED, Accuracy
 
 SEVERAL: Final = 10
@@ -242,7 +242,7 @@ class Called(Subject):
         if judge:
             watch.reason = told(LATER, self._judged().reason)
 
-    def spoiled(self, run: Run, launch_us: float, together: int, *, slow: bool) -> str:
+    def spoiled(self, run: Runner, launch_us: float, together: int, *, slow: bool) -> str:
         """On inputs that nobody has seen before."""
         if self._others is None:
             return ""

@@ -20,7 +20,7 @@ from typing import Any, Final
 from rooflab.devices.base import Device
 from rooflab.kernels.base import Launch, Operands
 from rooflab.measure.buffers import Rotation, Strip, between, poison
-from rooflab.measure.subject import Run, Watch
+from rooflab.measure.subject import Runner, Watch
 from rooflab.measure.verify import CONFIRMED, Accuracy, Expected, put, reads_output, unlike
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Hard, Operand, Piece, Problem
@@ -160,7 +160,7 @@ class Inspector:
 
     # Inspections.
 
-    def between(self, launches: Sequence[Launch], run: Run, *, close: bool) -> str:
+    def between(self, launches: Sequence[Launch], run: Runner, *, close: bool) -> str:
         """What is wrong with some launches, empty if nothing is.
 
         ``close``: also on inputs that differ a little.
@@ -244,7 +244,13 @@ class Inspector:
             yield renew
 
     def after(
-        self, launches: Sequence[Launch], run: Run, launch_us: float, together: int, *, close: bool
+        self,
+        launches: Sequence[Launch],
+        run: Runner,
+        launch_us: float,
+        together: int,
+        *,
+        close: bool,
     ) -> str:
         """What is wrong with a launch on each copy, empty if nothing is.
 
@@ -258,7 +264,7 @@ class Inspector:
             reason = self._often(launches, run, together) or self._replays(launches, launch_us)
         return reason
 
-    def _launched(self, launches: Sequence[Launch], places: Sequence[int], run: Run) -> str:
+    def _launched(self, launches: Sequence[Launch], places: Sequence[int], run: Runner) -> str:
         """Poison one copy's outputs, change some elements of the others', launch on each."""
         first, *others = places
         marks = self._marks()
@@ -274,7 +280,7 @@ class Inspector:
                 return f"wrong on {len(wrong)} of {len(places)} copies of the operands"
         return ""
 
-    def _often(self, launches: Sequence[Launch], run: Run, together: int) -> str:
+    def _often(self, launches: Sequence[Launch], run: Runner, together: int) -> str:
         """Change some elements of outputs before a launch, as often as there is time for it.
 
         It happens on the device, after up to so many launches: a kernel may skip its work only if
@@ -306,7 +312,7 @@ class Inspector:
     def _marks(self) -> _Marks:
         return _Marks(self._device, self.rotation, self._draw)
 
-    def _stirred(self, launches: Sequence[Launch], run: Run) -> str:
+    def _stirred(self, launches: Sequence[Launch], run: Runner) -> str:
         """Change a few numbers of the inputs and leave the outputs as they are."""
         place = self._draw.randrange(len(launches))
         copy = self.rotation.copies[place]
@@ -396,7 +402,7 @@ class Inspector:
 
     # Other inputs.
 
-    def on_other_inputs(self, launches: Sequence[Launch], run: Run) -> str:
+    def on_other_inputs(self, launches: Sequence[Launch], run: Runner) -> str:
         """What is wrong with a launch on inputs that nobody has seen before."""
         place = self._draw.randrange(len(launches))
         with self.other_inputs(place) as verdict:

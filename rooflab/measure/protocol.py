@@ -30,7 +30,7 @@ from rooflab.measure.resident import Resident, allocate_copies
 from rooflab.measure.settings import Own, Settings
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
-from rooflab.measure.subject import LATER, Run, Subject, told
+from rooflab.measure.subject import LATER, Runner, Subject, told
 from rooflab.model.measurement import BATCH_TIMED, CONTENDED
 from rooflab.model.problem import FromHost, OnGpus, Problem
 from rooflab.model.timeline import Span
@@ -494,7 +494,7 @@ class Protocol:
             self._refuse(candidate, f"{LATER}: {reason}")
         self.clock.verify += perf_counter() - started
 
-    def _runner(self, candidate: _Candidate) -> Run:
+    def _runner(self, candidate: _Candidate) -> Runner:
         """Launches of an inspection run as those of a round do."""
         flush, most = candidate.subject.flush, candidate.most
         if candidate.batch:

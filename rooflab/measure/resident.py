@@ -14,7 +14,7 @@ from rooflab.errors import DeviceLost, UnavailableError
 from rooflab.kernels.base import Kernel, Launch
 from rooflab.measure.buffers import guard_bytes, poison, rotate
 from rooflab.measure.inspection import Inspector
-from rooflab.measure.subject import LATER, OTHER, Run, Subject, Watch, told
+from rooflab.measure.subject import LATER, OTHER, Runner, Subject, Watch, told
 from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy
 from rooflab.model.problem import Problem
 
@@ -92,7 +92,7 @@ class Resident(Subject):
         if reason := self._device.escapes(self.launch, outputs):
             raise DeviceLost(self._kernel.name, reason, "incorrect")
 
-    def inspect(self, run: Run) -> str:
+    def inspect(self, run: Runner) -> str:
         """On some copies; of a user's kernel also on inputs that differ a little."""
         reason = self._inspector.between(self.launches, run, close=self._kernel.foreign)
         if not reason and self._kernel.untrusted:
@@ -134,7 +134,7 @@ class Resident(Subject):
         """To guards and inputs."""
         return self._inspector.unharmed() if self._kernel.untrusted else ""
 
-    def spoiled(self, run: Run, launch_us: float, together: int, *, slow: bool) -> str:
+    def spoiled(self, run: Runner, launch_us: float, together: int, *, slow: bool) -> str:
         """On all copies, and then on inputs that nobody has seen before."""
         if slow:
             return ""

@@ -16,7 +16,7 @@ from rooflab.model.timeline import Span
 LATER: Final = "right at first, wrong while timed"
 OTHER: Final = "right at first, wrong on other inputs"
 
-Run = Callable[[list[Launch]], object]
+Runner = Callable[[list[Launch]], object]
 """Launches what it is given as in a round."""
 
 
@@ -93,7 +93,7 @@ class Subject(ABC):
     def load(self, fill: str) -> None:
         """The inputs of the timing, if they are not those of verification."""
 
-    def spoiled(self, run: Run, launch_us: float, together: int, *, slow: bool) -> str:
+    def spoiled(self, run: Runner, launch_us: float, together: int, *, slow: bool) -> str:
         """What is wrong with the results after all rounds, empty if nothing is.
 
         A launch takes about ``launch_us``, and so many are timed ``together``. Each ``slow`` one
@@ -102,7 +102,7 @@ class Subject(ABC):
         self.refill()
         return told(OTHER, self.verify().reason)
 
-    def inspect(self, run: Run) -> str:
+    def inspect(self, run: Runner) -> str:
         """What is wrong with a few launches like those that are timed."""
         return ""
 

@@ -25,11 +25,11 @@ from rooflab.programs.parts import part_of
 from rooflab.programs.profile import Profile, Roofs, built
 from rooflab.programs.session import Findings
 from rooflab.runs.manifest import DeviceRecord
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.version import __version__
 
 
-def imported(path: Path, device: Run | None = None, inside: str = "") -> Profile:
+def imported(path: Path, device: RunData | None = None, inside: str = "") -> Profile:
     """The run of what another profiler wrote to ``path``, or of what was ``inside`` of a range.
 
     ``device`` is a run of rooflab's whose roofs hold; without one those of this machine's GPU, if
@@ -42,7 +42,7 @@ def imported(path: Path, device: Run | None = None, inside: str = "") -> Profile
     return of_recording(recording, path.name, device, [str(path)], here=False)
 
 
-def binary(program: Sequence[str], device: Run | None = None) -> tuple[Profile, int]:
+def binary(program: Sequence[str], device: RunData | None = None) -> tuple[Profile, int]:
     """Run a program that is not Python under Nsight Compute; its run, and its exit code.
 
     Raises ``UnavailableError`` without ncu, and ``UsageError`` if nothing was launched.
@@ -71,7 +71,7 @@ def binary(program: Sequence[str], device: Run | None = None) -> tuple[Profile, 
 def of_recording(
     recording: Recording,
     name: str,
-    device: Run | None,
+    device: RunData | None,
     command: Sequence[str],
     *,
     here: bool = True,
@@ -123,7 +123,7 @@ def _of_model(known: Roofs) -> Roofs:
     return Roofs(device, known.roofline, {"rooflab": __version__}, {})
 
 
-def _roofs(recording: Recording, device: Run | None) -> Roofs:
+def _roofs(recording: Recording, device: RunData | None) -> Roofs:
     if device is not None:
         manifest = device.manifest
         name = manifest.device.name

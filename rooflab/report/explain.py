@@ -30,7 +30,7 @@ from rooflab.report.text import (
 from rooflab.runs import program
 from rooflab.runs.evidence import Witness
 from rooflab.runs.own_kernels import OwnTimes
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 TITLES = {
     DRAM: "device memory",
@@ -100,7 +100,7 @@ class Explanation:
 
 
 def explanations(
-    run: Run, kernel: str = "", size: str = "", times: OwnTimes | None = None
+    run: RunData, kernel: str = "", size: str = "", times: OwnTimes | None = None
 ) -> list[Explanation]:
     """Of all rows with status ok, or those of a kernel and a size; the most time to save first.
 
@@ -154,7 +154,7 @@ def _only(
 
 
 def _explain(
-    run: Run, row: Measurement, best: Measurement, witness: Witness, times: OwnTimes
+    run: RunData, row: Measurement, best: Measurement, witness: Witness, times: OwnTimes
 ) -> Explanation:
     given = witness.evidence(row)
     verdict = diagnosis.diagnose(given)
@@ -193,7 +193,7 @@ def gist(one: Explanation) -> object:
 
 
 def _step(
-    run: Run, row: Measurement, given: Evidence, verdict: Diagnosis, rung: Kernel | None
+    run: RunData, row: Measurement, given: Evidence, verdict: Diagnosis, rung: Kernel | None
 ) -> str:
     """One thing to do next; ``rung`` is the next one of the ladder."""
     device = run.manifest.device

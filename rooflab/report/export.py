@@ -10,7 +10,7 @@ from rooflab.model.measurement import COLUMNS, Measurement
 from rooflab.report import markdown
 from rooflab.report.text import as_json, count_text, digits, interval_percent
 from rooflab.runs.program import IDLE, is_launched, is_program, known_by
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.runs.table import cells, csv_lines, header
 
 _PAPER: Final[Mapping[str, Callable[[Measurement], str]]] = {
@@ -60,7 +60,7 @@ def values(row: Measurement) -> dict[str, Any]:
     }
 
 
-def to_csv(run: Run) -> str:
+def to_csv(run: RunData) -> str:
     """Every column, unrounded.
 
     Text that a spreadsheet would treat as a formula is quoted with an apostrophe.
@@ -78,26 +78,26 @@ def _csv_cell(value: object) -> str:
     return repr(value)
 
 
-def to_json(run: Run) -> str:
+def to_json(run: RunData) -> str:
     """A list of objects with every column; empty cells are null."""
     rows = [values(row) for row in run.measurements]
     return as_json(rows)
 
 
-def to_markdown(run: Run) -> str:
+def to_markdown(run: RunData) -> str:
     """A table for a README or a comment."""
     head, *body = _paper(run)
     aligned = [":--" if name in _WORDS else "--:" for name in head]
     return markdown.table(head, aligned, body)
 
 
-def _paper(run: Run) -> list[list[str]]:
+def _paper(run: RunData) -> list[list[str]]:
     columns = _PROGRAM if is_program(run.measurements) else _PAPER
     rows = [[cell(row) for cell in columns.values()] for row in run.measurements]
     return [list(columns), *rows]
 
 
-def to_latex(run: Run) -> str:
+def to_latex(run: RunData) -> str:
     """A tabular with booktabs rules."""
     table = _paper(run)
     columns = "".join("l" if name in _WORDS else "r" for name in table[0])
@@ -125,7 +125,7 @@ def _tex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in text)
 
 
-EXPORTERS: Final[dict[str, Callable[[Run], str]]] = {
+EXPORTERS: Final[dict[str, Callable[[RunData], str]]] = {
     "csv": to_csv,
     "markdown": to_markdown,
     "latex": to_latex,

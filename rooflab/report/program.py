@@ -31,7 +31,7 @@ from rooflab.runs.program import (
     recoverable,
     total,
 )
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 NAMED: Final = 4
 """Groups that are named in sentences."""
@@ -43,12 +43,12 @@ NEGLIGIBLE: Final = 0.01
 """A part of the step that is not worth a sentence."""
 
 
-def of_run(run: Run) -> Program | None:
+def of_run(run: RunData) -> Program | None:
     """The program, if the run is one's."""
     return Program.of(run) if is_program(run.measurements) else None
 
 
-def lines(run: Run) -> Iterator[str]:
+def lines(run: RunData) -> Iterator[str]:
     """Sentences about a program, the most important first."""
     program = Program.of(run)
     if not program.step_us:
@@ -201,7 +201,7 @@ class GroupTable(FigureTable):
             self.columns = columns
 
 
-def table(run: Run) -> Table:
+def table(run: RunData) -> Table:
     """The groups with the most time, the sum of the others, then copies and idle time."""
     program = Program.of(run)
     columns = figures(program)
@@ -217,7 +217,7 @@ def table(run: Run) -> Table:
     return made
 
 
-def show(run: Run, screen: Console) -> None:
+def show(run: RunData, screen: Console) -> None:
     """Print the sentences and the table."""
     for line in lines(run):
         # Whole lines for other programs; a terminal breaks them between words.
@@ -225,7 +225,7 @@ def show(run: Run, screen: Console) -> None:
     screen.print(table(run))
 
 
-def cells_of(run: Run) -> tuple[list[str], list[list[str]]]:
+def cells_of(run: RunData) -> tuple[list[str], list[list[str]]]:
     """The headings and cells of the table, names unshortened."""
     program = Program.of(run)
     columns = figures(program)

@@ -35,7 +35,7 @@ from typing import Any, Final
 from rooflab.errors import UsageError
 from rooflab.model.measurement import CONTENDED, Measurement
 from rooflab.runs.manifest import Manifest
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.workloads import DEFAULT
 
 LAUNCH_SHARE: Final = 3.0
@@ -111,8 +111,8 @@ class Comparison:
     ``unmeasured`` counts points that have the same status other than ``ok`` in both.
     """
 
-    base: Run
-    new: Run
+    base: RunData
+    new: RunData
     threshold_percent: float
     differences: list[Difference]
     points: list[Point]
@@ -148,7 +148,7 @@ class Comparison:
         return sum(change.broken for change in self.status_changes)
 
 
-def compare(base: Run, new: Run, threshold_percent: float) -> Comparison:
+def compare(base: RunData, new: RunData, threshold_percent: float) -> Comparison:
     """Match the points of two runs and judge each.
 
     If a run has a point twice, its last row counts. Raises ``UsageError`` if the runs are not
@@ -195,13 +195,13 @@ def _refuse_different(*conditions: tuple[str, object, object]) -> None:
             )
 
 
-def same_device(base: Run, new: Run) -> bool:
+def same_device(base: RunData, new: RunData) -> bool:
     """Whether both runs are of devices of one kind and name; they may be two pieces of it."""
     a, b = base.manifest.device, new.manifest.device
     return (a.kind, a.name) == (b.kind, b.name)
 
 
-def refuse_different_data(base: Run, new: Run) -> None:
+def refuse_different_data(base: RunData, new: RunData) -> None:
     """Raise ``UsageError`` if the runs had other inputs, or another state of the cache."""
     a, b = base.manifest.config, new.manifest.config
     # Older runs lack both keys: they had one fill only, and their rows have the cache state.
@@ -246,7 +246,7 @@ def _some(values: list[Any]) -> str:
 
 
 def differences(
-    base: Run, new: Run, measured: list[tuple[Measurement, Measurement]]
+    base: RunData, new: RunData, measured: list[tuple[Measurement, Measurement]]
 ) -> Iterator[Difference]:
     """What else differs: environment, settings, and the files and variants of kernels."""
     manifests = base.manifest, new.manifest

@@ -36,7 +36,7 @@ from rooflab.runs.compare import (
 )
 from rooflab.runs.matching import Pair, matched
 from rooflab.runs.program import Program, is_program, total
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 THRESHOLD_PERCENT: Final = 0.5
 PROGRAM_THRESHOLD_PERCENT: Final = 2.0
@@ -82,12 +82,12 @@ class ProgramComparison(Comparison):
         return {verdict: verdicts.count(verdict) for verdict in Verdict}
 
 
-def comparable(base: Run, new: Run) -> bool:
+def comparable(base: RunData, new: RunData) -> bool:
     """Whether they are judged point by point: runs of one device, or two of programs."""
     return same_device(base, new) or _of_programs(base, new)
 
 
-def compare_any(base: Run, new: Run, threshold_percent: float | None = None) -> Comparison:
+def compare_any(base: RunData, new: RunData, threshold_percent: float | None = None) -> Comparison:
     """Compare two runs, of programs step by step, others point by point.
 
     Without a threshold that of their kind counts. Raises ``UsageError`` as ``compare`` does.
@@ -98,11 +98,11 @@ def compare_any(base: Run, new: Run, threshold_percent: float | None = None) -> 
     return compare(base, new, THRESHOLD_PERCENT if threshold_percent is None else threshold_percent)
 
 
-def _of_programs(base: Run, new: Run) -> bool:
+def _of_programs(base: RunData, new: RunData) -> bool:
     return is_program(base.measurements) and is_program(new.measurements)
 
 
-def compare_programs(base: Run, new: Run, threshold_percent: float) -> ProgramComparison:
+def compare_programs(base: RunData, new: RunData, threshold_percent: float) -> ProgramComparison:
     """Judge the step and match its groups. The runs may be of different devices.
 
     Raises ``UsageError`` if the threshold is impossible, or the runs had different data.

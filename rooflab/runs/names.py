@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+    from rooflab.runs.store import RunData
 
 
 def short_name(device: str) -> str:
@@ -17,7 +17,7 @@ def short_name(device: str) -> str:
     return " ".join(words[1:] if words[0] in ("NVIDIA", "Intel", "AMD") and words[1:] else words)
 
 
-def run_names(runs: Sequence[Run]) -> list[str]:
+def run_names(runs: Sequence[RunData]) -> list[str]:
     """A short name per run: its device if those differ, else its date, else its folder."""
     names = [short_name(run.manifest.device.name) for run in runs]
     dates = [f"{run.manifest.created:%Y-%m-%d %H:%M}" for run in runs]
@@ -28,7 +28,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     return next(distinct, [f"{i}: {label}" for i, label in enumerate(both, 1)])
 
 
-def competitors(runs: Sequence[Run]) -> list[str]:
+def competitors(runs: Sequence[RunData]) -> list[str]:
     """A name for the device of each run: ``H200``, ``Xeon Platinum 8481C (16 threads)``.
 
     The number of threads is a fact of CPUs only. Whole names if the short ones are not distinct.
@@ -39,6 +39,6 @@ def competitors(runs: Sequence[Run]) -> list[str]:
     return [name + _threads(run) for name, run in zip(chosen, runs, strict=True)]
 
 
-def _threads(run: Run) -> str:
+def _threads(run: RunData) -> str:
     threads = run.manifest.device.fact("threads")
     return "" if threads is None else f" ({threads} thread{'s' * (threads != 1)})"

@@ -22,7 +22,7 @@ from rooflab.runs.evidence import OWN_BACKEND, registry
 from rooflab.runs.manifest import load_manifest
 from rooflab.runs.notation import options, read
 from rooflab.runs.program import Program, is_program
-from rooflab.runs.store import MANIFEST, UNSAVED, Run, load, runs_in
+from rooflab.runs.store import MANIFEST, UNSAVED, RunData, load, runs_in
 
 RESULTS: Final = Path("results")
 
@@ -41,7 +41,7 @@ class OwnTime:
     """A row of one of our kernels, and the run that has it."""
 
     row: Measurement
-    run: Run
+    run: RunData
 
     @property
     def us(self) -> float:
@@ -58,7 +58,7 @@ class OwnTime:
 class OwnTimes:
     """The fastest of our kernels by problem, for a program's run. Runs are read when needed."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunData) -> None:
         self._run = run
 
     def of(self, group: Measurement) -> OwnTime | None:
@@ -139,7 +139,7 @@ def kernels_for(problem: Problem, capability: str = "") -> list[str]:
     return [*found[-RUNGS:], *([library.name] if found and library and fits else [])]
 
 
-def _at_hand(run: Run) -> Iterator[Run]:
+def _at_hand(run: RunData) -> Iterator[RunData]:
     """Runs of sweeps on a device of the same name, that can be read."""
     folders = [RESULTS] if run.path == UNSAVED else [run.path.parent, RESULTS]
     newest = (path for folder in folders for path in runs_in(folder)[: -MOST_RUNS - 1 : -1])

@@ -12,7 +12,7 @@ from rooflab.model.measurement import Measurement, is_possible
 from rooflab.model.problem import PROGRAM
 
 if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+    from rooflab.runs.store import RunData
 
 IDLE: Final = "(idle)"
 """The row of the time in which nothing runs on the device."""
@@ -62,7 +62,7 @@ class Program:
     about: Mapping[str, Any]
 
     @staticmethod
-    def of(run: Run) -> Program:
+    def of(run: RunData) -> Program:
         """That of a run whose rows are a program's."""
         rows = sorted(run.ok, key=lambda row: -total(row))
         return Program(

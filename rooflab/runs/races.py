@@ -19,7 +19,7 @@ from rooflab.model.measurement import Measurement, is_possible
 from rooflab.model.problem import IN_SIZE, NOWHERE, ProblemRecord, Value
 from rooflab.runs.compare import refuse_different_data, span
 from rooflab.runs.names import competitors
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 _STREAMING: Final = ("host", *IN_SIZE)
 """Settings that say where the operands are and how they move: no part of the family."""
@@ -103,7 +103,7 @@ class Race:
         return wins[0] if wins and ends_with_them else None
 
 
-def races(runs: Sequence[Run]) -> list[Race]:
+def races(runs: Sequence[RunData]) -> list[Race]:
     """The device of the last run against the device of each other run.
 
     Runs of one device count together; a CPU with another number of threads is another device.
@@ -115,7 +115,7 @@ def races(runs: Sequence[Run]) -> list[Race]:
     caches = sorted({row.cache for run in runs for row in run.ok if row.cache})
     if len(caches) > 1:
         raise UsageError(f"these runs are not comparable: their caches are {' and '.join(caches)}")
-    teams: dict[_Key, list[Run]] = {}
+    teams: dict[_Key, list[RunData]] = {}
     for run in runs:
         teams.setdefault(_device(run), []).append(run)
     if len(teams) < 2:
@@ -131,12 +131,12 @@ def races(runs: Sequence[Run]) -> list[Race]:
     ]
 
 
-def _device(run: Run) -> _Key:
+def _device(run: RunData) -> _Key:
     device = run.manifest.device
     return (device.kind, device.name, device.fact("threads"))
 
 
-def _against(base: Sequence[Run], new: Sequence[Run], names: tuple[str, str]) -> list[Race]:
+def _against(base: Sequence[RunData], new: Sequence[RunData], names: tuple[str, str]) -> list[Race]:
     alike = base[0].manifest.device.kind == new[0].manifest.device.kind
     before, after = _families(base), _families(new)
     found = [
@@ -150,7 +150,7 @@ def _against(base: Sequence[Run], new: Sequence[Run], names: tuple[str, str]) ->
     return found
 
 
-def _families(runs: Iterable[Run]) -> dict[_Family, dict[str, dict[_Key, Measurement]]]:
+def _families(runs: Iterable[RunData]) -> dict[_Family, dict[str, dict[_Key, Measurement]]]:
     """The fastest rows by family, place of the operands, and extents."""
     found: dict[_Family, dict[str, dict[_Key, Measurement]]] = {}
     for row in (row for run in runs for row in run.ok):
@@ -214,7 +214,9 @@ def _about(problem: ProblemRecord, batch: int) -> str:
     return ", ".join(filter(None, [*settings, f"batch {batch}" if batch > 1 else ""]))
 
 
-def _nothing_in_common(base: Sequence[Run], new: Sequence[Run], names: tuple[str, str]) -> str:
+def _nothing_in_common(
+    base: Sequence[RunData], new: Sequence[RunData], names: tuple[str, str]
+) -> str:
     for name, runs in zip(names, (base, new), strict=True):
         if not any(run.ok for run in runs):
             return f"{name} has no row with status ok"

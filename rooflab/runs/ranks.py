@@ -18,7 +18,7 @@ from rooflab.runs.calls import Call, calls
 from rooflab.runs.program import IDLE, Program, total
 
 if TYPE_CHECKING:
-    from rooflab.runs.store import Run
+    from rooflab.runs.store import RunData
 
 ENOUGH: Final = 0.5
 """A part of the launches of a collective that must be matched, or nothing is said of it."""
@@ -33,7 +33,7 @@ class RankStep:
     """
 
     number: int
-    run: Run
+    run: RunData
     program: Program
     collectives_us: float = 0.0
     exposed_us: float = 0.0
@@ -117,14 +117,14 @@ class Ranks:
         return self.most_waited_for(1)[0]
 
 
-def ranks_of(runs: Mapping[int, Run], size: int, remarks: Sequence[str] = ()) -> Ranks:
+def ranks_of(runs: Mapping[int, RunData], size: int, remarks: Sequence[str] = ()) -> Ranks:
     """Those with these runs, by number."""
     ranks = tuple(_rank(number, run) for number, run in sorted(runs.items()))
     known = {one.number: one.run.collectives() for one in ranks}
     return Ranks(ranks, size, tuple(_collectives(ranks, known)), tuple(remarks))
 
 
-def of_runs(runs: Sequence[Run]) -> Ranks | None:
+def of_runs(runs: Sequence[RunData]) -> Ranks | None:
     """Those of runs that are of different ranks of one program; None if they are others."""
     numbered = {run.manifest.program.get("rank"): run for run in runs}
     sizes = {run.manifest.program.get("ranks") for run in runs}
@@ -135,7 +135,7 @@ def of_runs(runs: Sequence[Run]) -> Ranks | None:
     return ranks_of(known, size) if len(known) == len(runs) else None
 
 
-def _rank(number: int, run: Run) -> RankStep:
+def _rank(number: int, run: RunData) -> RankStep:
     program = Program.of(run)
     times = (program.figure(name) or 0.0 for name in ("collectives_us", "exposed_us"))
     return RankStep(number, run, program, *times)
@@ -169,7 +169,7 @@ def _collectives(
         )
 
 
-def _by_title(run: Run, found: Collectives | None) -> dict[str, list[CollectiveLaunch]]:
+def _by_title(run: RunData, found: Collectives | None) -> dict[str, list[CollectiveLaunch]]:
     made: dict[str, list[CollectiveLaunch]] = defaultdict(list)
     for one in found.launches if found else ():
         made[collective_of(run.measurements[one.row].kernel)].append(one)

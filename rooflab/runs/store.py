@@ -43,8 +43,8 @@ UNSAVED: Final = Path("not-saved")
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
-    """A loaded run."""
+class RunData:
+    """A loaded run: what its folder says. ``rooflab.Run`` adds what can be done with it."""
 
     path: Path
     manifest: Manifest
@@ -406,7 +406,7 @@ def _manifest(folder: Path) -> Manifest:
     return load_manifest(folder / MANIFEST)
 
 
-def load(path: Path) -> Run:
+def load(path: Path) -> RunData:
     """Read a run; ``path`` is its folder, a file in it, or a folder with no other run.
 
     Raises ``UsageError`` if it is not a run folder, and ``RunError`` with file and line if one of
@@ -433,7 +433,7 @@ def load(path: Path) -> Run:
         if manifest.program:
             again = "profile it again"
         warnings.append(f"{len(rows)} of {manifest.points} points are measured; {again}")
-    return Run(folder, manifest, rows, warnings)
+    return RunData(folder, manifest, rows, warnings)
 
 
 def is_fleet(path: Path) -> bool:

@@ -27,7 +27,7 @@ from rooflab.model.encoding import decode, encode
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.workloads.rows import Gemv
 
 ROOFLINE = h200_roofline()
@@ -50,13 +50,13 @@ def timed(kernel: str, size: int, us: float, precision: str, **other: Any) -> Me
     return replace(made, time_us=us, time_lo_us=0.99 * us, time_hi_us=us / 0.99)
 
 
-def made(*rows: Measurement, name: str = "run", hours: int = 0) -> Run:
+def made(*rows: Measurement, name: str = "run", hours: int = 0) -> RunData:
     one = run("NVIDIA H200", ROOFLINE, list(rows), path=Path("results") / name)
     one.manifest.created += timedelta(hours=hours)
     return one
 
 
-def only(one: Run, what: str = "bf16") -> _ladder.Contest:
+def only(one: RunData, what: str = "bf16") -> _ladder.Contest:
     (contest,) = _ladder.contests(one, what).values()
     return contest
 
@@ -206,7 +206,7 @@ def test_a_vector_is_a_matrix_of_one_row() -> None:
 # Targets -----------------------------------------------------------------------------------------
 
 
-def race(ratios: Iterable[float], other: float = 1.1) -> Run:
+def race(ratios: Iterable[float], other: float = 1.1) -> RunData:
     """The ratios of one layout, by size; that of the other."""
     rows = []
     for size, ratio in zip(_ladder.SIZES, ratios, strict=False):
@@ -267,7 +267,7 @@ def test_a_mean_without_all_intervals_has_none() -> None:
     assert "nt 1.100, least" in sentence
 
 
-def rungs(**us: tuple[float, float]) -> Run:
+def rungs(**us: tuple[float, float]) -> RunData:
     return made(
         *(
             ours(kernel, size, time, "bf16")

@@ -19,7 +19,7 @@ from window import MANY, Opens, View
 
 from rooflab.report.html.frame import save
 from rooflab.report.html.page import write
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import RunData, load
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -51,7 +51,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def renamed(run: Run, name: str) -> Run:
+def renamed(run: RunData, name: str) -> RunData:
     device = run.manifest.device.model_copy(update={"name": name})
     return replace(run, manifest=run.manifest.model_copy(update={"device": device}))
 
@@ -70,7 +70,7 @@ def fleet_page(name: str, folder: Path) -> str:
     return fleet_pages.page(fleet_pages.fleet({"small fleet": 2, "large fleet": 64}[name]))
 
 
-def runs(name: str, folder: Path) -> list[Run]:
+def runs(name: str, folder: Path) -> list[RunData]:
     """Those of a report."""
     if name == "hostile":
         return [load(hostile_run(folder / "hostile"))]

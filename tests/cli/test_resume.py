@@ -332,7 +332,7 @@ def test_a_picture_that_cannot_be_written_is_no_loss(
 ) -> None:
     from rooflab import figures
 
-    def refuse(run: store.Run) -> list[Path]:
+    def refuse(run: store.RunData) -> list[Path]:
         cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise UsageError(f"cannot write {run.path}/roofline.png") from cause
 

@@ -43,7 +43,7 @@ def cores(monkeypatch: pytest.MonkeyPatch, interrupted: set[int]) -> list[int | 
         plan, target = make_plan(given._replace(options=others), device)
         return with_threads(plan, given.options.get("threads")), target
 
-    def executed(plan: Plan, *arguments: Any, **words: Any) -> store.Run:
+    def executed(plan: Plan, *arguments: Any, **words: Any) -> store.RunData:
         begun.append(plan.config.threads)
         if plan.config.threads in interrupted:
             raise KeyboardInterrupt

@@ -50,7 +50,7 @@ class Within:
 class Case:
     """A row and what its law may know."""
 
-    run: store.Run
+    run: store.RunData
     row: Measurement
     columns: list[str]
     rounds: list[list[float]]

@@ -16,7 +16,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.observers import PATIENCE_S, Lines
 from rooflab.planning import Plan, Step
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 KERNELS = tuple(fake.KERNELS.select(["fast", "slow"], "exact", "gemm"))
 PROBLEMS = (gemm(64, 64, 64), gemm(512, 512, 512, "fp64"))
@@ -52,7 +52,9 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Speaking:
     return Speaking(monkeypatch)
 
 
-def run(rows: Sequence[Measurement] = (), ceilings: tuple[Ceiling, ...] = ROOFLINE.ceilings) -> Run:
+def run(
+    rows: Sequence[Measurement] = (), ceilings: tuple[Ceiling, ...] = ROOFLINE.ceilings
+) -> RunData:
     return synthetic.run("Exact 1000", Roofline(ceilings), list(rows), kind="exact")
 
 

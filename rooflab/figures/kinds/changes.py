@@ -14,7 +14,7 @@ from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.runs.matching import matched
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 NAMED: Final = 8
 """Groups with a label: those whose time has changed most."""
@@ -134,7 +134,7 @@ def paired(before: Sequence[TimedGroup], after: Sequence[TimedGroup]) -> list[Mo
 
 
 def _roofline(
-    changes: Sequence[Moved], runs: Sequence[Run], size: Area, whole: float, *, below: bool
+    changes: Sequence[Moved], runs: Sequence[RunData], size: Area, whole: float, *, below: bool
 ) -> model.Panel:
     every = [group for one in changes for group in one.groups]
     rooflines = [run.manifest.roofline for run in runs]
@@ -155,7 +155,7 @@ def _roofline(
 
 
 def _strip(
-    changes: Sequence[Moved], runs: Sequence[Run], size: Area, *, under: bool
+    changes: Sequence[Moved], runs: Sequence[RunData], size: Area, *, under: bool
 ) -> model.Panel:
     every = [group for one in changes for group in one.groups]
     shown = [one.shown for one in changes]

@@ -15,7 +15,7 @@ from rooflab.figures.selection import Wanted, having, intensity, select
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 NOTE: Final = (
     "Line: FLOP/s at the roof over the power limit. A kernel that draws less power may be above it."
@@ -64,7 +64,7 @@ def _per_joule(row: Measurement) -> float:
     return (row.flops or 0) / (row.energy_j or 1) / 1e9
 
 
-def _roofs(runs: Sequence[Run]) -> list[tuple[Roofline, float]]:
+def _roofs(runs: Sequence[RunData]) -> list[tuple[Roofline, float]]:
     """A roof and a power limit per device, from its first run whose limit is known."""
     of_device: dict[str, tuple[Roofline, float]] = {}
     for manifest in (run.manifest for run in runs):

@@ -36,7 +36,7 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import COMPUTE, Ceiling
 from rooflab.runs.program import is_program
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 COSTS: Final = 1.0
 """Empty decades in a panel that a common y axis is worth."""
@@ -325,7 +325,7 @@ def _percent(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
-def _suits(run: Run) -> bool:
+def _suits(run: RunData) -> bool:
     if is_program(run.measurements):
         return bubbles.suits(run)
     return any(row.flops and row.problem.resident for row in run.ok)

@@ -18,7 +18,7 @@ from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import PEER, ProblemRecord
 from rooflab.model.roofline import Roofline
 from rooflab.runs.scaling import Scaling, scalings
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 SCALING_NOTE: Final = (
     "Rate of work of a GPU over that of one alone; labels: of all GPUs. Filled: the same problem "
@@ -153,7 +153,7 @@ def _of_rates(cell: model.Cell, group: Sequence[Curve], roofline: Roofline) -> m
     return panel
 
 
-def _suits(run: Run) -> bool:
+def _suits(run: RunData) -> bool:
     """Whether there is a row on several GPUs, and one to compare it with if it needs that."""
     several = any(row.problem.gpus > 1 for row in run.ok)
     return several and bool(_times(scalings(run.ok)) or _rates(run.ok))

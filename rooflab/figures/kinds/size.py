@@ -29,7 +29,7 @@ from rooflab.model.measurement import LOW_INTENSITY, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Provenance, Roofline
 from rooflab.runs.program import is_program
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 Allowed = tuple[float, Provenance]
 
@@ -126,7 +126,7 @@ def make(wanted: Wanted) -> model.Page:
     return page(data, what, (), panels, below)
 
 
-def parts(runs: Sequence[Run]) -> dict[str, list[model.Panel]]:
+def parts(runs: Sequence[RunData]) -> dict[str, list[model.Panel]]:
     """Throughput, time and power of all rows: a panel per precision and place of the operands."""
     found: dict[str, list[model.Panel]] = {"Throughput": [], "Time": [], "Power": []}
     for place in PLACES:
@@ -324,7 +324,7 @@ def _bytes_text(row: Measurement) -> str:
     return f"{count:.3g}{unit}"
 
 
-def _suits(run: Run) -> bool:
+def _suits(run: RunData) -> bool:
     """Whether there are several sizes, or no FLOPs for a roofline."""
     if is_program(run.measurements):
         return False

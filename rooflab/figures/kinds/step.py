@@ -13,7 +13,7 @@ from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs.program import Program, is_program
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 LONGEST: Final = 21
 """Characters of a group's name."""
@@ -121,7 +121,7 @@ def _named(panel: model.Panel, group: TimedGroup, x: float, whole: float) -> Ite
     yield model.Label(name, spots, theme().ink, theme().small, rotation=-45)
 
 
-def _notes(run: Run, total: float) -> list[str]:
+def _notes(run: RunData, total: float) -> list[str]:
     step = programs.step_us(run)
     over = total - step
     overlap = (

@@ -21,7 +21,7 @@ from rooflab.model.timeline import TITLES, RecordedStep, StepLaunch
 from rooflab.runs.names import short_name
 from rooflab.runs.program import Program, is_program
 from rooflab.runs.samples import fastest
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 FAMILIES: Final = {"in": 0, "kernel": 1, "out": 2}
 """The hue of each part, by its place in the palette."""
@@ -69,7 +69,7 @@ def make(wanted: Wanted) -> model.Page:
     return model.Page(_title(run, row), legend, [panel], (), height + 0.55, theme().width)
 
 
-def _title(run: Run, row: Measurement) -> str:
+def _title(run: RunData, row: Measurement) -> str:
     problem = row.problem
     precision = PRECISIONS[problem.precision].title if problem.precision in PRECISIONS else ""
     what = f"{problem.workload} {precision} {model.size_text(row)}, {row.kernel}, {problem.about}"
@@ -170,7 +170,7 @@ def _names(
             yield model.Label(text, [spot], theme().ink, theme().small)
 
 
-def _suits(run: Run) -> bool:
+def _suits(run: RunData) -> bool:
     if is_program(run.measurements):
         return run.step() is not None and bool(programs.groups(run))
     return bool(fastest(run.path, run.ok))

@@ -26,7 +26,7 @@ from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Provenance, Roofline
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 NOTE: Final = (
     "Bytes that cross the host link in both directions over time; the largest problem, the fastest "
@@ -68,7 +68,7 @@ def make(wanted: Wanted) -> model.Page:
     return page(data, "transfers by chunk", notes, panels, below)
 
 
-def _panels(runs: Sequence[Run]) -> dict[str, list[Series]]:
+def _panels(runs: Sequence[RunData]) -> dict[str, list[Series]]:
     """By precision, or by workload and precision if there are several workloads."""
     found: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for i, run in enumerate(runs):
@@ -159,7 +159,7 @@ Slope = tuple[str, float, Provenance]
 """A title, bytes per second over the link, and whose line style it has."""
 
 
-def _with_flops(run: Run) -> Iterator[Measurement]:
+def _with_flops(run: RunData) -> Iterator[Measurement]:
     return (r for r in run.ok if r.problem.streamed and r.flops and r.tflops and r.link_bytes)
 
 

@@ -16,7 +16,7 @@ from rooflab.runs.compare_programs import ProgramComparison, comparable, compare
 from rooflab.runs.matching import Pair
 from rooflab.runs.program import is_program
 from rooflab.runs.races import races
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 Compared = tuple[int, int, Comparison | UsageError]
 """The numbers of two runs that are comparable, and their comparison or why there is none."""
@@ -38,7 +38,7 @@ def compared(report: Report) -> list[Compared]:
     return found
 
 
-def _alike(base: Run, new: Run) -> bool:
+def _alike(base: RunData, new: RunData) -> bool:
     kinds = {is_program(run.measurements) for run in (base, new)}
     return len(kinds) == 1 and comparable(base, new)
 
@@ -78,7 +78,7 @@ def comparison(report: Report, found: Sequence[Compared]) -> Markup:
     return section("comparison", "Comparison", *parts)
 
 
-def _races(runs: Sequence[Run]) -> Iterator[Markup]:
+def _races(runs: Sequence[RunData]) -> Iterator[Markup]:
     """Of different devices: the last run's against the others'."""
     runs = [run for run in runs if not is_program(run.measurements)]
     if not runs or all(same_device(runs[0], run) for run in runs):

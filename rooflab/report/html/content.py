@@ -14,7 +14,7 @@ from rooflab.model.measurement import COLUMNS, Measurement, is_possible
 from rooflab.report.html.frame import MANY
 from rooflab.report.text import digits
 from rooflab.runs.names import run_names
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 ABSURD: Final = 1e30
 """No number of a row is so large."""
@@ -38,7 +38,7 @@ class ReportRow:
 class Report:
     """What a report is about; ``names`` are those of the runs."""
 
-    runs: Sequence[Run]
+    runs: Sequence[RunData]
     names: Sequence[str]
     rows: Sequence[ReportRow]
     styles: dict[str, KernelStyle]
@@ -59,7 +59,7 @@ class Report:
         return {id(one.row): one for one in self.rows}
 
     @property
-    def drawn(self) -> list[Run]:
+    def drawn(self) -> list[RunData]:
         """The runs with only the rows that have a possible time."""
         rows: list[list[Measurement]] = [[] for _ in self.runs]
         for one in self.measured:
@@ -81,7 +81,7 @@ class Report:
         return self.names[one.run] if self.several else ""
 
 
-def report(runs: Sequence[Run]) -> Report:
+def report(runs: Sequence[RunData]) -> Report:
     """The content of a report; raises ``UsageError`` if a run has no row."""
     for run in runs:
         if not run.measurements:

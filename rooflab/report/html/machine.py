@@ -10,7 +10,7 @@ from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.report.html.content import Report
 from rooflab.report.html.markup import Markup, element, section, table
 from rooflab.report.text import fact_cells
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 METHOD: Final = (
     "Every kernel was verified against a float64 reference before and after it was timed; a wrong "
@@ -30,7 +30,7 @@ def devices(report: Report) -> Markup:
     return section("devices", "Devices and ceilings", *map(_device, report.runs))
 
 
-def _device(run: Run) -> Markup:
+def _device(run: RunData) -> Markup:
     device, created = run.manifest.device, run.manifest.created
     return element(
         "div",

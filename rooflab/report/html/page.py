@@ -16,15 +16,15 @@ from rooflab.report.html.content import Report, report
 from rooflab.report.html.markup import Markup, element, section
 from rooflab.runs.names import short_name
 from rooflab.runs.program import is_program
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 
-def write(runs: Sequence[Run], path: Path) -> None:
+def write(runs: Sequence[RunData], path: Path) -> None:
     """Write the report of ``runs``; raises ``UsageError`` without a row, or if it cannot write."""
     frame.save(to_html(runs), path)
 
 
-def to_html(runs: Sequence[Run]) -> str:
+def to_html(runs: Sequence[RunData]) -> str:
     """The report of ``runs``; raises ``UsageError`` if one of them has no row."""
     about = report(runs)
     names = dict.fromkeys(short_name(run.manifest.device.name) for run in runs)
@@ -90,7 +90,7 @@ def _body(about: Report, title: str) -> list[Markup]:
     ]
 
 
-def _origin(run: Run) -> Markup:
+def _origin(run: RunData) -> Markup:
     manifest = run.manifest
     return element(
         "p",
@@ -99,7 +99,7 @@ def _origin(run: Run) -> Markup:
     )
 
 
-def _rooflines(runs: Sequence[Run]) -> Sequence[Panel]:
+def _rooflines(runs: Sequence[RunData]) -> Sequence[Panel]:
     try:
         return FIGURES["roofline"].make(Wanted(runs, whole=True)).panels
     except UsageError:  # no row has FLOPs

@@ -31,7 +31,7 @@ from rooflab.report.ranks import sentences
 from rooflab.report.text import reached
 from rooflab.runs.program import is_program
 from rooflab.runs.ranks import of_runs
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 PARTS: Final = tuple(dict.fromkeys([*programs.BINDS, *programs.TAKES]))
 
@@ -75,7 +75,7 @@ def _classes() -> dict[str, str]:
     return found
 
 
-def notebook(run: Run) -> str:
+def notebook(run: RunData) -> str:
     """What is to say of a program, and the table of its groups; all text of the run is escaped."""
     headings, rows = cells_of(run)
     title = f"{run.manifest.device.name}, {run.manifest.created:%Y-%m-%d %H:%M} UTC"
@@ -103,7 +103,7 @@ def sections(report: Report) -> Iterator[Markup]:
         yield section("program", "The program", *parts)
 
 
-def _pictures(report: Report, runs: Sequence[Run], names: Iterable[str]) -> Iterator[Markup]:
+def _pictures(report: Report, runs: Sequence[RunData], names: Iterable[str]) -> Iterator[Markup]:
     conditions = set(map(run_conditions, runs))
     for name in names:
         try:

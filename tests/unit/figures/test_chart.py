@@ -11,13 +11,13 @@ from rooflab.errors import UsageError
 from rooflab.figures.kinds import FIGURES
 from rooflab.figures.selection import Wanted
 from rooflab.figures.text import HEIGHT, LEFT, chart
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import RunData, load
 
 RUNS = [load(folder) for folder in measured.ALL]
 LADDER = load(measured.LADDER)
 
 
-def drawn(run: Run, width: int = 80, *, unicode: bool = True) -> list[str]:
+def drawn(run: RunData, width: int = 80, *, unicode: bool = True) -> list[str]:
     try:
         panels = FIGURES["roofline"].make(Wanted([run], whole=True)).panels
     except UsageError:
@@ -27,7 +27,7 @@ def drawn(run: Run, width: int = 80, *, unicode: bool = True) -> list[str]:
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.path.name)
 @pytest.mark.parametrize("width", [20, 80, 300])
-def test_every_line_fits(run: Run, width: int) -> None:
+def test_every_line_fits(run: RunData, width: int) -> None:
     for text in drawn(run, width):
         *lines, _legend = text.splitlines()
         assert max(map(len, lines)) <= min(120, max(40, width)) - 1

@@ -17,7 +17,7 @@ from test_plot import check_texts, contents, measured_run
 from rooflab import figures
 from rooflab.errors import UsageError
 from rooflab.figures.palette import contrast
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 H200 = synthetic.h200_roofline()
 SIXTEEN = (
@@ -28,12 +28,12 @@ SIXTEEN = (
 )
 
 
-def few(precisions: tuple[str, ...]) -> Run:
+def few(precisions: tuple[str, ...]) -> RunData:
     shapes = [(side,) * 3 for side in (512, 4096)]
     return synthetic.h200_run(precisions, shapes)
 
 
-def pair() -> Run:
+def pair() -> RunData:
     """`tiled` takes 100 µs, `cublas` 25, at one size; at another there is no `tiled`."""
     made = []
     for kernel, size, time, low, high in (
@@ -68,7 +68,7 @@ def test_speedups_need_a_kernel_that_is_there_and_another() -> None:
         figures.draw("speedup", [measured_run("memory_bound")], value="vectorized")
 
 
-def energetic() -> Run:
+def energetic() -> RunData:
     rows = [
         replace(row, energy_j=(row.flops or 0) / 5e11)
         for row in synthetic.rows(H200, ("fp32", "bf16"), ("tiled", "cublas"), synthetic.SQUARES)

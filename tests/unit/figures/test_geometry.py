@@ -22,7 +22,7 @@ from rooflab import figures
 from rooflab.errors import UsageError
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.workloads import build
 
 H200 = synthetic.h200_roofline()
@@ -31,13 +31,13 @@ TWO = [(512,) * 3, (4096,) * 3]
 LONG = tuple(f"a_kernel_with_a_name_that_{'never_' * 12}ends_{i}" for i in range(3))
 
 
-def on_h200(rows: list[Measurement]) -> Run:
+def on_h200(rows: list[Measurement]) -> RunData:
     return synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)
 
 
 def swept(
     precisions: Sequence[str], kernels: Sequence[str], shapes: Sequence[tuple[int, int, int]]
-) -> Run:
+) -> RunData:
     rows = [
         row
         for i, kernel in enumerate(kernels)
@@ -46,7 +46,7 @@ def swept(
     return on_h200([replace(row, energy_j=(row.flops or 0) / 5e11) for row in rows])
 
 
-def spread(times: float) -> Run:
+def spread(times: float) -> RunData:
     """Intensity and performance from 1 to ``times``: FP32 rows of one line."""
     rows = []
     for i in range(7):
@@ -81,7 +81,7 @@ def streamed(host: str, chunk: int, streams: int, gbps: float) -> Measurement:
     )
 
 
-def both_places() -> Run:
+def both_places() -> RunData:
     """Rows in device memory beside rows in host memory, at many chunks and numbers of streams."""
     roofline = H200.with_limits(
         synthetic.bandwidth("H2D", 55e9, "measured"),
@@ -99,7 +99,7 @@ def both_places() -> Run:
     return synthetic.run("NVIDIA H200", roofline, rows, synthetic.H200_FACTS)
 
 
-def partly_failed() -> Run:
+def partly_failed() -> RunData:
     run = swept(("fp32",), ("tiled", "cublas"), synthetic.SQUARES)
     rows = [
         replace(row, status=status) if status else row
@@ -108,7 +108,7 @@ def partly_failed() -> Run:
     return replace(run, measurements=rows)
 
 
-WORST: dict[str, Callable[[], list[Run]]] = {
+WORST: dict[str, Callable[[], list[RunData]]] = {
     "sixteen kernels, every precision": lambda: [swept(ALL, SIXTEEN, TWO)],
     "sixteen kernels": lambda: [swept(("bf16",), SIXTEEN, synthetic.SQUARES)],
     "two devices": lambda: [
@@ -144,7 +144,7 @@ WORST: dict[str, Callable[[], list[Run]]] = {
         )
     ],
 }
-KINDS: dict[str, Callable[[list[Run], str], Figure]] = {
+KINDS: dict[str, Callable[[list[RunData], str], Figure]] = {
     "roofline": lambda runs, style: figures.draw("roofline", runs, style=style),
     "size": lambda runs, style: figures.draw("size", runs, style=style),
     "levels": lambda runs, style: figures.draw("levels", runs, style=style),
@@ -157,12 +157,12 @@ KINDS: dict[str, Callable[[list[Run], str], Figure]] = {
 }
 
 
-def first_kernel(runs: list[Run]) -> str:
+def first_kernel(runs: list[RunData]) -> str:
     return runs[0].ok[0].kernel
 
 
 @cache
-def runs_of(name: str) -> list[Run]:
+def runs_of(name: str) -> list[RunData]:
     return WORST[name]() if name in WORST else [measured_run(name)]
 
 
@@ -193,7 +193,7 @@ def some(value: float | None) -> float:
     return value
 
 
-def check_points(figure: Figure, runs: list[Run], kind: str) -> None:
+def check_points(figure: Figure, runs: list[RunData], kind: str) -> None:
     """That the markers of each panel are the rows' figures, neither more nor fewer."""
     rows = drawn_rows(runs, flops=kind != "size")
     if kind == "energy":
@@ -236,7 +236,7 @@ def same(found: list[tuple[float, float]], expected: list[tuple[float, float]]) 
     assert np.allclose(sorted(found), sorted(expected), rtol=1e-9)
 
 
-def drawn_rows(runs: list[Run], *, flops: bool) -> list[Measurement]:
+def drawn_rows(runs: list[RunData], *, flops: bool) -> list[Measurement]:
     """The rows of a figure: of several workloads, the fastest of each problem."""
     rows = []
     for run in runs:
@@ -248,7 +248,7 @@ def drawn_rows(runs: list[Run], *, flops: bool) -> list[Measurement]:
     return rows
 
 
-def check_ridges(figure: Figure, runs: list[Run]) -> None:
+def check_ridges(figure: Figure, runs: list[RunData]) -> None:
     """That each device's mark in each panel is at the compute roof over the bandwidth."""
     rows = [drawn_rows([run], flops=True) for run in runs]
     present = {row.problem.precision for some in rows for row in some}

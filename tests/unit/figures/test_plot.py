@@ -30,7 +30,7 @@ from rooflab.model.measurement import FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import MissingCeiling, Roofline
 from rooflab.runs import store
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.workloads import build, find
 
 H200 = synthetic.h200_roofline()
@@ -51,14 +51,14 @@ NO_COMPUTE = MissingCeiling("compute", "fp32", "the driver does not report the n
 NO_BANDWIDTH = MissingCeiling("bandwidth", "HBM", "the driver does not report the bus width")
 
 
-def on(roofline: Roofline, name: str = "NVIDIA H200", day: int = 20, **other: Any) -> Run:
+def on(roofline: Roofline, name: str = "NVIDIA H200", day: int = 20, **other: Any) -> RunData:
     """A FP32 sweep on a device with ``roofline``."""
     default = {"precisions": ("fp32",), "kernels": synthetic.KERNELS, "shapes": synthetic.SQUARES}
     rows = synthetic.rows(roofline, **(default | other))
     return synthetic.run(name, roofline, rows, synthetic.H200_FACTS, day=day)
 
 
-def one(tflops: float, side: int = 4096, precision: str = "fp32", **other: object) -> Run:
+def one(tflops: float, side: int = 4096, precision: str = "fp32", **other: object) -> RunData:
     """A run of one row."""
     row = synthetic.row("tiled", (side, side, side), precision, tflops, H200, **other)
     return synthetic.run("NVIDIA H200", H200, [row], synthetic.H200_FACTS)
@@ -105,12 +105,12 @@ def stream(
     return made
 
 
-def memory_run(*rows: list[Measurement]) -> Run:
+def memory_run(*rows: list[Measurement]) -> RunData:
     flat = [row for some in rows for row in some]
     return synthetic.run("NVIDIA H200", H200, flat, synthetic.H200_FACTS)
 
 
-def fast_cpu() -> Run:
+def fast_cpu() -> RunData:
     """A CPU whose measured roofs are above the derived ones."""
     roofs = tuple(
         replace(roof, value=0.6 * roof.value, formula="2 cores × 2 FLOP × 2596 MHz")
@@ -123,7 +123,7 @@ def fast_cpu() -> Run:
     return replace(run, manifest=run.manifest.model_copy(update={"roofline": roofline}))
 
 
-def cases() -> dict[str, list[Run]]:
+def cases() -> dict[str, list[RunData]]:
     """Runs of every kind that must draw."""
     warm = [
         synthetic.row("cublas", (side,) * 3, "bf16", tflops, H200, cache="warm")
@@ -191,7 +191,7 @@ STYLES = [name for name in figures.THEMES if name != "default"]
 
 
 @cache
-def measured_run(name: str) -> Run:
+def measured_run(name: str) -> RunData:
     return store.load(measured.MEASURED / name)
 
 
@@ -395,7 +395,7 @@ def test_the_thick_roof_is_the_one_that_percentages_refer_to(times: float) -> No
 
 @pytest.mark.parametrize("draw", DRAW.values(), ids=DRAW)
 def test_lines_of_one_kernel_in_two_layouts_have_their_layouts(
-    draw: Callable[[list[Run]], Figure],
+    draw: Callable[[list[RunData]], Figure],
 ) -> None:
     rows = [
         synthetic.row("cublas", (side,) * 3, "bf16", 0.1 * side, H200, layout=layout)
@@ -497,7 +497,7 @@ def test_cpu_percentages_refer_to_the_measured_roof_and_the_unit_fits() -> None:
     assert "148 GFLOP/s (measured" in contents(figure)
 
 
-def shown(run: Run) -> int:
+def shown(run: RunData) -> int:
     """How many points a run has in a figure: of several workloads, one for each problem."""
     several = len({row.problem.workload for row in run.ok}) > 1
     return len({row.problem.key for row in run.ok}) if several else len(run.ok)
@@ -642,7 +642,7 @@ def test_a_missing_roof_is_explained_and_not_replaced() -> None:
         (one(3000, 4096, "bf16"), "check the bytes or the clock"),
     ],
 )
-def test_points_above_the_roof_carry_the_likely_cause(run: Run, cause: str) -> None:
+def test_points_above_the_roof_carry_the_likely_cause(run: RunData, cause: str) -> None:
     assert above_roof_cause(run.measurements[0], run) == cause
     assert cause in contents(figures.draw("roofline", [run]))
 
@@ -802,7 +802,7 @@ LEVELS = [
 ]
 
 
-def levels_run(*rows: Measurement) -> Run:
+def levels_run(*rows: Measurement) -> RunData:
     limits = (
         synthetic.bandwidth("L2", 8.3e12, "measured"),
         synthetic.bandwidth("L1", 31.9e12, "measured"),

@@ -32,7 +32,7 @@ from rooflab.figures.text import chart
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
 from rooflab.model.timeline import RecordedStep, StepLaunch
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 RUN = program_runs.run(recorded=program_runs.step())
 AFTER = program_runs.run(
@@ -49,7 +49,7 @@ AFTER = program_runs.run(
 HOSTILE = "<b>$x_1^2$ & \\frac{1}{2} %s {} <script>'\"</script> " * 40
 
 
-def page(name: str, *runs: Run, **other: Any) -> Page:
+def page(name: str, *runs: RunData, **other: Any) -> Page:
     return FIGURES[name].make(Wanted(runs or [RUN], **other))
 
 
@@ -419,7 +419,7 @@ def test_a_terminal_has_the_roofline_and_the_strip() -> None:
     assert max(map(len, main.splitlines())) <= 100
 
 
-def many() -> Run:
+def many() -> RunData:
     rng = np.random.default_rng(5)
     rows = [
         group(
@@ -437,7 +437,7 @@ def many() -> Run:
     return program_runs.run(rows, recorded=RecordedStep(launches, 14_000), name=HOSTILE)
 
 
-def impossible() -> Run:
+def impossible() -> RunData:
     values: Sequence[float | None] = (nan, inf, -1.0, 0.0, 1e300, None)
     rows = [
         replace(program_runs.ROWS[i % 6], **{name: value})  # type: ignore[arg-type]
@@ -447,17 +447,17 @@ def impossible() -> Run:
     return program_runs.run([*program_runs.ROWS, *rows], step_us=nan, steps="x", name=["a"])
 
 
-def single(rows: Sequence[Measurement]) -> Run:
+def single(rows: Sequence[Measurement]) -> RunData:
     return program_runs.run(rows, recorded=program_runs.step(rows=1))
 
 
-def hostile() -> Run:
+def hostile() -> RunData:
     rows = enumerate(program_runs.ROWS)
     named = [replace(row, kernel=HOSTILE[i:], backend=HOSTILE) for i, row in rows]
     return program_runs.run(named, name=HOSTILE, recorded=program_runs.step())
 
 
-WORST: dict[str, Callable[[], Run]] = {
+WORST: dict[str, Callable[[], RunData]] = {
     "a program": lambda: RUN,
     "after": lambda: replace(AFTER, recorded=program_runs.step()),
     "one group": lambda: program_runs.run(
@@ -498,7 +498,7 @@ def test_in_every_other_style(name: str, kind: str, style: str, tmp_path: Path) 
     whole(WORST[name](), kind, style, tmp_path)
 
 
-def whole(run: Run, kind: str, style: str, folder: Path) -> None:
+def whole(run: RunData, kind: str, style: str, folder: Path) -> None:
     runs = [RUN, run] if kind == "changes" else [run]
     figure = figures.draw(kind, runs, style=style)
     boxes = check_png(figure)

@@ -22,7 +22,7 @@ from rooflab.fleet.launch import ALONE, PAIRS, TOGETHER, Launcher, Link, MemberL
 from rooflab.fleet.record import Folder, MemberRecord, Record
 from rooflab.fleet.session import batches
 from rooflab.runs import table
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import RunData, load
 from rooflab.version import __version__
 
 RUN = load(COUNTED_LADDER)
@@ -90,7 +90,7 @@ def swept(of: dict[str, Script], *, mixed: bool = False) -> tuple[Path, Record, 
     return path, fleet_record.load(path), scripts
 
 
-def only(path: Path) -> Run:
+def only(path: Path) -> RunData:
     (manifest,) = path.glob("members/*/manifest.json")
     return load(manifest.parent)
 

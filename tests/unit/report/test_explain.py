@@ -20,7 +20,7 @@ from rooflab.model.problem import SFU
 from rooflab.model.roofline import Ceiling
 from rooflab.report import explain
 from rooflab.report.explain import Explanation, explanations, paragraphs, to_json
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import RunData, load
 from rooflab.workloads import build
 
 LADDER = load(measured.LADDER)
@@ -28,7 +28,7 @@ LADDER = load(measured.LADDER)
 COUNTED = load(measured.COUNTED)
 
 
-def only(run: Run, kernel: str, size: str, precision: str) -> Explanation:
+def only(run: RunData, kernel: str, size: str, precision: str) -> Explanation:
     (one,) = (
         one
         for one in explanations(run, kernel, size)

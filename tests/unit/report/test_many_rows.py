@@ -27,7 +27,7 @@ from rooflab.report.explain import alike, explanations, others, paragraphs, to_j
 from rooflab.report.html import comparing, content, frame
 from rooflab.report.html.page import to_html
 from rooflab.runs.compare import compare
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import RunData, load
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ TEMPLATES = {
 
 
 @cache
-def made(name: str, count: int) -> Run:
+def made(name: str, count: int) -> RunData:
     """A run of many rows."""
     if name == MIXED:
         return grown(joined(), count)
@@ -76,7 +76,7 @@ def work(action: Callable[[], object]) -> int:
     return count
 
 
-def show(run: Run) -> None:
+def show(run: RunData) -> None:
     """What ``rooflab show`` prints."""
     console = Console(file=io.StringIO(), width=120)
     for table in (*terminal.tables(run.measurements), *terminal.counter_tables(run.measurements)):
@@ -85,7 +85,7 @@ def show(run: Run) -> None:
     terminal.sentences(run.measurements)
 
 
-def explain(run: Run) -> None:
+def explain(run: RunData) -> None:
     found = explanations(run)
     for group in alike(found):
         list(paragraphs(group[0]))
@@ -93,19 +93,19 @@ def explain(run: Run) -> None:
     to_json(found)
 
 
-def compared(run: Run) -> None:
+def compared(run: RunData) -> None:
     result = compare(run, run, 0.5)
     comparison.comparison_text(result)
     for exporter in comparison.COMPARISON_EXPORTERS.values():
         exporter(result)
 
 
-def exported(run: Run) -> None:
+def exported(run: RunData) -> None:
     for exporter in export.EXPORTERS.values():
         exporter(run)
 
 
-READERS: dict[str, Callable[[Run], object]] = {
+READERS: dict[str, Callable[[RunData], object]] = {
     "show": show,
     "export": exported,
     "explain": explain,
@@ -123,7 +123,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MANY", MOST)
 
 
-def doubles(read: Callable[[Run], object], name: str) -> bool:
+def doubles(read: Callable[[RunData], object], name: str) -> bool:
     """Whether reading twice the rows is at most 2.2 times the work."""
     read(made(name, 40))  # what is read once: kernels, ladders, fonts
     runs = made(name, FEW), made(name, TWICE)
@@ -138,7 +138,7 @@ def test_twice_the_rows_are_twice_the_work(reader: str) -> None:
     assert doubles(READERS[reader], MIXED)
 
 
-OTHERS: dict[str, tuple[str, Callable[[Run], object]]] = {
+OTHERS: dict[str, tuple[str, Callable[[RunData], object]]] = {
     "explain": ("20 kernels", explain),
     "report": ("20 kernels", READERS["report"]),
     "size": ("20 kernels", READERS["size"]),
@@ -166,17 +166,17 @@ def test_a_file_of_twice_the_rows_is_twice_the_work(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunData, str]:
     """A run of 4,000 rows, and its page."""
     run = load(saved(made(MIXED, 4000), tmp_path_factory.mktemp("many") / "run"))
     return run, to_html([run])
 
 
-def test_a_page_of_4000_rows_is_below_two_megabytes(large: tuple[Run, str]) -> None:
+def test_a_page_of_4000_rows_is_below_two_megabytes(large: tuple[RunData, str]) -> None:
     assert len(large[1].encode()) < 2_000_000
 
 
-def test_every_row_is_in_a_large_page(large: tuple[Run, str]) -> None:
+def test_every_row_is_in_a_large_page(large: tuple[RunData, str]) -> None:
     """As text, whose line is its number, as a point, and in the file for download."""
     run, text = large
     page = parse(text)

@@ -30,11 +30,11 @@ HOSTILE = [
 
 
 @pytest.fixture(scope="module")
-def real() -> store.Run:
+def real() -> store.RunData:
     return store.load(REAL)
 
 
-def said(run: store.Run) -> str:
+def said(run: store.RunData) -> str:
     return "\n".join(report.lines(run))
 
 
@@ -47,7 +47,7 @@ def printed(table: Table, width: int) -> list[str]:
 # The columns -------------------------------------------------------------------------------------
 
 
-def test_times_in_a_step_follow_from_those_of_launches(real: store.Run) -> None:
+def test_times_in_a_step_follow_from_those_of_launches(real: store.RunData) -> None:
     step_us = real.manifest.program["step_us"]
     for row in real.measurements:
         assert row.total_us and row.time_us and row.launches and row.share_percent is not None
@@ -59,14 +59,14 @@ def test_times_in_a_step_follow_from_those_of_launches(real: store.Run) -> None:
     assert sum(map(total, real.measurements)) == pytest.approx(step_us, rel=1e-6)
 
 
-def test_a_size_says_all_of_a_launch(real: store.Run) -> None:
+def test_a_size_says_all_of_a_launch(real: store.RunData) -> None:
     assert {row.problem.about for row in real.measurements} == {""}
 
 
 # Sentences ---------------------------------------------------------------------------------------
 
 
-def test_the_first_sentence_has_the_step_and_its_roofs(real: store.Run) -> None:
+def test_the_first_sentence_has_the_step_and_its_roofs(real: store.RunData) -> None:
     first, second, third, *_ = report.lines(real)
     assert first == (
         "One step takes 13.9 ms (mean of 5). Its kernels take 11.9 ms; at their roofs they would "
@@ -210,7 +210,7 @@ def test_nothing_is_said_of_what_the_rows_do_not_show(rows: list[Measurement]) -
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
-def test_each_group_has_one_line_that_fits_and_differs(real: store.Run, width: int) -> None:
+def test_each_group_has_one_line_that_fits_and_differs(real: store.RunData, width: int) -> None:
     head, _, *lines = printed(report.table(real), width)
     assert len(lines) == len(real.measurements)
     assert max(map(len, lines)) <= width
@@ -220,7 +220,7 @@ def test_each_group_has_one_line_that_fits_and_differs(real: store.Run, width: i
     assert not any("…" in cell for line in lines for cell in re.split(r"  +", line.strip())[1:])
 
 
-def test_eighty_columns_have_all_that_matters(real: store.Run) -> None:
+def test_eighty_columns_have_all_that_matters(real: store.RunData) -> None:
     text = printed(report.table(real), 80)
     assert text[0].split() == [
         "kernel",
@@ -265,7 +265,7 @@ def test_names_are_shown_as_they_are(text: str) -> None:
     assert export.to_markdown(run).count("\n") == 4
 
 
-def test_a_notebook_has_sentences_and_the_table(real: store.Run) -> None:
+def test_a_notebook_has_sentences_and_the_table(real: store.RunData) -> None:
     made = Run.of(real)._repr_html_()
     assert made.startswith("<p>One step takes 13.9 ms")
     assert made.count("<table") == 1
@@ -275,7 +275,7 @@ def test_a_notebook_has_sentences_and_the_table(real: store.Run) -> None:
 # Exports -----------------------------------------------------------------------------------------
 
 
-def test_papers_have_the_columns_of_a_program(real: store.Run) -> None:
+def test_papers_have_the_columns_of_a_program(real: store.RunData) -> None:
     head, rule, *lines = export.to_markdown(real).splitlines()
     assert "total µs | % of step" in head
     assert "precision" not in head
@@ -287,7 +287,7 @@ def test_papers_have_the_columns_of_a_program(real: store.Run) -> None:
     assert latex.count(" & ") == (len(real.measurements) + 1) * 11
 
 
-def test_other_programs_get_every_column(real: store.Run) -> None:
+def test_other_programs_get_every_column(real: store.RunData) -> None:
     first = json.loads(export.to_json(real))[0]
     assert (first["launches"], first["grid"], first["part"]) == (8, "2x66x1", 1)
     header, line, *_ = export.to_csv(real).splitlines()
@@ -298,7 +298,7 @@ def test_other_programs_get_every_column(real: store.Run) -> None:
 # Explanations ------------------------------------------------------------------------------------
 
 
-def test_the_most_time_in_a_step_is_explained_first(real: store.Run) -> None:
+def test_the_most_time_in_a_step_is_explained_first(real: store.RunData) -> None:
     found = explain.explanations(real)
     gains = [one.saved_us for one in found]
     assert gains == sorted(gains, reverse=True)
@@ -314,7 +314,7 @@ def test_the_most_time_in_a_step_is_explained_first(real: store.Run) -> None:
     assert rest[-1].startswith("Try: ")
 
 
-def test_groups_do_not_race(real: store.Run) -> None:
+def test_groups_do_not_race(real: store.RunData) -> None:
     text = "\n".join(line for one in explain.explanations(real) for line in explain.paragraphs(one))
     assert "as fast here" not in text
     assert "ladder" not in text
@@ -326,7 +326,7 @@ def test_two_kernels_of_one_grid_do_not_race() -> None:
     assert [one.faster for one in explain.explanations(run)] == [None, None]
 
 
-def test_a_small_grid_is_known(real: store.Run) -> None:
+def test_a_small_grid_is_known(real: store.RunData) -> None:
     (sort,) = explain.explanations(
         real, "DeviceRadixSortOnesweepKernel<0, long, OpaqueType<8>,…nt, identity_decomposer_t>"
     )
@@ -339,7 +339,7 @@ def test_a_small_grid_is_known(real: store.Run) -> None:
     assert (content["launches"], content["work"]) == (8.0, "counted")
 
 
-def test_without_a_grid_it_is_not_small(real: store.Run) -> None:
+def test_without_a_grid_it_is_not_small(real: store.RunData) -> None:
     """It is not known, as in some traces, or another one in each step."""
     name = "DeviceRadixSortOnesweepKernel<0, long, OpaqueType<8>,…nt, identity_decomposer_t>"
     small = next(row for row in real.ok if row.kernel == name)

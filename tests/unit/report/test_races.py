@@ -18,7 +18,7 @@ from rooflab.report.races import races_json, races_markdown, races_text, sentenc
 from rooflab.runs.compare import Comparison
 from rooflab.runs.names import competitors
 from rooflab.runs.races import races
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.workloads import build
 
 XEON = "Intel(R) Xeon(R) Platinum 8592+ CPU @ 1.90GHz"
@@ -48,18 +48,18 @@ def row(size: int, time: float, half: float | None = 0.01, **other: Any) -> Meas
     return replace(made, **other)
 
 
-def cpu(*rows: Measurement, threads: int = 16, name: str = XEON, **config: Any) -> Run:
+def cpu(*rows: Measurement, threads: int = 16, name: str = XEON, **config: Any) -> RunData:
     made = synthetic.run(
         name, synthetic.cpu_roofline(), list(rows), {"threads": Fact(threads)}, kind="cpu"
     )
     return replace(made, manifest=made.manifest.model_copy(update={"config": config}))
 
 
-def gpu(*rows: Measurement, name: str = "NVIDIA H200") -> Run:
+def gpu(*rows: Measurement, name: str = "NVIDIA H200") -> RunData:
     return synthetic.run(name, synthetic.h200_roofline(), list(rows))
 
 
-def told(*runs: Run) -> list[str]:
+def told(*runs: RunData) -> list[str]:
     return [sentence(race) for race in races(runs)]
 
 
@@ -332,7 +332,7 @@ def test_names_are_whole_where_short_ones_are_alike() -> None:
         (cpu(row(32, 1)), "no problem of the same size and settings in common"),
     ],
 )
-def test_what_does_not_compare_is_refused(base: Run, message: str) -> None:
+def test_what_does_not_compare_is_refused(base: RunData, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         races([base, gpu(row(64, 100))])
 

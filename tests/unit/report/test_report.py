@@ -59,7 +59,7 @@ def row(
     return synthetic.row(name, shape, "fp32", 1.0, ROOFLINE, **other)
 
 
-def run(*rows: Measurement, name: str = "NVIDIA H200") -> store.Run:
+def run(*rows: Measurement, name: str = "NVIDIA H200") -> store.RunData:
     return synthetic.run(name, ROOFLINE, list(rows), synthetic.H200_FACTS)
 
 

@@ -26,7 +26,7 @@ from rooflab.figures.style import WEB, styled
 from rooflab.model.measurement import Measurement
 from rooflab.report.html.figure import brief
 from rooflab.report.html.page import to_html, write
-from rooflab.runs.store import Run, load
+from rooflab.runs.store import RunData, load
 
 ELEMENTS = {
     *("html", "head", "meta", "title", "style", "script", "body", "header", "main", "footer"),
@@ -251,7 +251,7 @@ def test_the_roofs_of_several_runs_are_the_highest() -> None:
     manifest = low.manifest.model_copy(update={"roofline": roofline})
     high = replace(low, manifest=manifest, path=low.path.with_name("high"))
 
-    def values(*runs: Run) -> list[str]:
+    def values(*runs: RunData) -> list[str]:
         page = parse(part(to_html(list(runs)), "rooflines"))
         return [one.text for one in page.all("text", "halo") if "FLOP/s" in one.text]
 
@@ -371,7 +371,7 @@ def test_a_size_without_a_place_on_an_axis_leaves_a_page(size: str) -> None:
     sound(parse(to_html([changed(run, [odd, *run.measurements[1:]])])))
 
 
-def changed(run: Run, rows: list[Measurement]) -> Run:
+def changed(run: RunData, rows: list[Measurement]) -> RunData:
     return replace(run, measurements=rows)
 
 

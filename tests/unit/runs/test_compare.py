@@ -21,7 +21,7 @@ from rooflab.report.text import interval_percent
 from rooflab.report.verdicts import sentence
 from rooflab.runs.compare import Comparison, Difference, Verdict, compare
 from rooflab.runs.manifest import KernelRecord
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 from rooflab.workloads import build
 from rooflab.workloads.gemm import Gemm
 
@@ -29,7 +29,7 @@ ROOFLINE = synthetic.h200_roofline()
 ROW = Measurement(problem=synthetic.gemm(64, 64, 64).record, kernel="tiled", cache="cold")
 
 
-def run(*rows: Measurement, facts: dict[str, Fact] | None = None, **manifest: Any) -> Run:
+def run(*rows: Measurement, facts: dict[str, Fact] | None = None, **manifest: Any) -> RunData:
     made = synthetic.run("NVIDIA H200", ROOFLINE, list(rows), facts)
     return replace(made, manifest=made.manifest.model_copy(update=manifest))
 
@@ -453,7 +453,7 @@ def test_what_failed_in_both_is_counted() -> None:
 # --- refusals ----------------------------------------------------------------------------------
 
 
-def refused(base: Run, new: Run, threshold: float = 0.5) -> str:
+def refused(base: RunData, new: RunData, threshold: float = 0.5) -> str:
     with pytest.raises(UsageError) as error:
         compare(base, new, threshold)
     assert "\n" not in str(error.value)
@@ -536,13 +536,13 @@ def test_a_threshold_is_a_share(threshold: float) -> None:
 # --- the environment ---------------------------------------------------------------------------
 
 
-def environments(base: Run, new: Run) -> list[Difference]:
+def environments(base: RunData, new: RunData) -> list[Difference]:
     compared: Comparison = compare(base, new, 0.5)
     return compared.differences
 
 
 def test_what_differs_is_named_once_and_in_order() -> None:
-    def one(driver: str, watts: float, clock: int, seed: int, sha: str, variant: str) -> Run:
+    def one(driver: str, watts: float, clock: int, seed: int, sha: str, variant: str) -> RunData:
         return run(
             named("a", variant=variant),
             facts={
@@ -613,7 +613,7 @@ def test_workloads_without_a_point_in_common_are_named() -> None:
 
 
 def test_sources_are_those_of_the_kernels_own_workload() -> None:
-    def one(sha: str) -> Run:
+    def one(sha: str) -> RunData:
         kernels = {
             f"{workload}/a": KernelRecord(backend="cuda", title="", sha256=char * 64)
             for workload, char in (("gemm", "a"), ("add", sha))

@@ -22,10 +22,10 @@ from rooflab.runs.compare_programs import (
     uncertainty,
 )
 from rooflab.runs.program import IDLE
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 
-def compared(base: Run, new: Run, threshold: float | None = None) -> ProgramComparison:
+def compared(base: RunData, new: RunData, threshold: float | None = None) -> ProgramComparison:
     found = compare_any(base, new, threshold)
     assert isinstance(found, ProgramComparison)
     return found

@@ -11,7 +11,7 @@ from profiled import group, other, program
 from rooflab.model.collectives import CollectiveLaunch, Collectives
 from rooflab.report.ranks import sentences, table
 from rooflab.runs.ranks import Ranks, of_runs, ranks_of
-from rooflab.runs.store import Run
+from rooflab.runs.store import RunData
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 GATHER = "ncclDevKernel_AllGather_RING_LL"
@@ -28,7 +28,7 @@ def run(
     late_us: float = 0,
     host: int = 0,
     offset_us: float = 0,
-) -> Run:
+) -> RunData:
     """A rank that spends these µs in collectives that end at the same times on all ranks."""
     titles = list(durations)
     rows = [group(name, sum(us), len(us), percent=None) for name, us in durations.items()]
@@ -48,7 +48,7 @@ def run(
     return replace(made, communicated=known)
 
 
-def ranks(*runs: Run) -> Ranks:
+def ranks(*runs: RunData) -> Ranks:
     return ranks_of(dict(enumerate(runs)), len(runs))
 
 
@@ -106,7 +106,7 @@ def test_clocks_of_hosts_differ(offset_us: float) -> None:
         (replace(run({REDUCE: [100, 100]}), communicated=None), "rank 1 has no times of single"),
     ],
 )
-def test_what_cannot_be_told(second: Run, reason: str) -> None:
+def test_what_cannot_be_told(second: RunData, reason: str) -> None:
     found = ranks(run({REDUCE: [400, 200]}), second)
     one = next(one for one in found.collectives if one.title == "AllReduce")
     assert one.reason.startswith(reason) and bool(one.reason) == bool(reason)
