@@ -31,10 +31,10 @@ from _common import Row, describe, judge, markdown, open_gpu, percent
 
 import rooflab
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.functions.bench import joined
 from rooflab.functions.process import borrowed, device_of
-from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Operands
 from rooflab.measure.protocol import Protocol
 from rooflab.model.problem import Problem
 from rooflab.report import verdicts

@@ -27,7 +27,7 @@ from rooflab.measure.levels import best_roofline, keep_roofs, stored_levels
 from rooflab.measure.protocol import Outcome
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import Problem, ProblemRecord
-from rooflab.model.roofline import Limits, Roofline
+from rooflab.model.roofline import CeilingList, Roofline
 from rooflab.planning import Plan, Step, pending, smallest, warm_up_step
 from rooflab.recording import rated, record, with_counters
 from rooflab.runs.manifest import DeviceRecord, KernelRecord, Manifest, WorkloadRecord
@@ -367,7 +367,7 @@ class _Execution:
                 continue
             self._writer.replace(self._rows)
 
-    def _levels(self, steps: Sequence[Step]) -> Limits:
+    def _levels(self, steps: Sequence[Step]) -> CeilingList:
         """The device's levels: measured once, if need be in a process that times nothing else.
 
         Meanwhile the processes start of which one will measure the steps.

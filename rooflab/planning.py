@@ -12,7 +12,7 @@ from typing import Final
 
 from rooflab.config import Selection, SweepConfig, points
 from rooflab.devices.base import Device
-from rooflab.devices.cuda.nvcc import Setting, choose, driver_version
+from rooflab.devices.cuda.nvcc import CompilerSetting, choose, driver_version
 from rooflab.devices.registry import class_of, kinds
 from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels.base import Kernel, is_file
@@ -124,7 +124,7 @@ def _patterns(
     registry: Registry,
     device: Device,
     files: list[str],
-    compiler: Setting,
+    compiler: CompilerSetting,
 ) -> list[str]:
     """Names and globs; a file is replaced by the names of its kernels, which are registered."""
     nvcc = choose(compiler, driver_version(device)).users
@@ -158,7 +158,7 @@ def _patterns(
     return patterns or ["*"]
 
 
-def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: Setting) -> None:
+def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: CompilerSetting) -> None:
     """Raise ``UsageError``: the file needs another kind of device, or, if .cu, does not compile."""
     kind = kernel.device_kind
     if class_of(kind) is Device:

@@ -16,9 +16,9 @@ from time import perf_counter
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import MAX_BATCH, Device, Reading
+from rooflab.devices.base import MAX_BATCH, Device, Launch, Reading
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels.base import Kernel, Launch
+from rooflab.kernels.base import Kernel
 from rooflab.kernels.registry import Registry
 from rooflab.measure.buffers import allocate, flusher, rotate
 from rooflab.measure.protocol import SUSPECT_PERCENT, Protocol, empty_launch_us

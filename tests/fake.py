@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from rooflab.devices.base import Counters, Device, Reading, Timed
+from rooflab.devices.base import Counters, Device, Launch, Reading, Timed
 from rooflab.devices.cuda.counters import choose, interpret
 from rooflab.errors import KernelError, UnavailableError
-from rooflab.kernels.base import Group, Kernel, Launch, Operands
+from rooflab.kernels.base import Group, Kernel, Operands
 from rooflab.kernels.registry import BUILTIN, Registry
 from rooflab.model.encoding import decode, encode
 from rooflab.model.facts import Fact

@@ -12,7 +12,7 @@ from launched import counters
 from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Records
 from rooflab.devices.cuda.replay import Counted
-from rooflab.devices.records import Launch, LaunchKey, Transfer
+from rooflab.devices.records import LaunchKey, RecordedLaunch, Transfer
 from rooflab.errors import KernelError, RooflabError
 
 GRID, BLOCK = (4, 1, 1), (128, 1, 1)
@@ -33,7 +33,7 @@ class Chip:
         self.numbered = False
         self.number = 0
         self.replay: ImitatedReplay | None = None
-        self.launches: list[Launch] = []
+        self.launches: list[RecordedLaunch] = []
         self.copies: list[Transfer] = []
         self.numbers: list[int] = []
         self.phases: list[tuple[str, ...]] = []
@@ -64,7 +64,7 @@ class Chip:
         if self.recording:
             one: dict[str, Any] = {"start_ns": begin, "end_ns": self.ns, "order": self.order}
             one |= {"grid": GRID, "block": BLOCK, **more}
-            self.launches.append(Launch(kernel=kernel, **one))
+            self.launches.append(RecordedLaunch(kernel=kernel, **one))
             self.numbers.append(self.number if self.numbered else 0)
             self.wait(self.record_us)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import fake
 
-from rooflab.devices.base import Device, Reading
-from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.devices.base import Device, Launch, Reading
+from rooflab.kernels.base import Kernel, Operands
 from rooflab.kernels.registry import BUILTIN
 
 

@@ -31,10 +31,10 @@ def check(
     ),
 ) -> None:
     """Compile .cu files without a GPU; show registers, spills, occupancy and launch errors."""
-    from rooflab.devices.cuda.nvcc import Setting, choose
+    from rooflab.devices.cuda.nvcc import CompilerSetting, choose
     from rooflab.kernels.cuda_file.check import open_file
 
-    settings = get_args(Setting)
+    settings = get_args(CompilerSetting)
     if compiler not in settings:
         raise UsageError(
             f"--compiler {compiler[:40]!r}: type {', '.join(settings[:-1])} or {settings[-1]}"
@@ -42,7 +42,7 @@ def check(
     for file in files:
         if file.suffix != ".cu":
             raise UsageError(f"{str(file)[:200]} is not a .cu file")
-    choice = choose(cast("Setting", compiler), None)
+    choice = choose(cast("CompilerSetting", compiler), None)
     opened = [open_file(file, choice.users) for file in files]
     if choice.note and not all(file.header.needs for file in opened):
         console.note(choice.note)

@@ -17,7 +17,7 @@ from rooflab.options import listed, parse_sizes
 
 if TYPE_CHECKING:
     from rooflab.llm.config import LanguageModel
-    from rooflab.llm.estimate import Estimate, Rows
+    from rooflab.llm.estimate import Estimate, RowsByKey
     from rooflab.llm.machine import Machine
     from rooflab.llm.operators import ModelStep
     from rooflab.runs.store import RunData
@@ -182,7 +182,7 @@ def _runs(paths: list[Path]) -> list[RunData]:
     return runs
 
 
-def _stacks(runs: list[RunData], names: list[str]) -> dict[str, Rows]:
+def _stacks(runs: list[RunData], names: list[str]) -> dict[str, RowsByKey]:
     """The fastest rows of all kernels, and of those with one of the names."""
     from rooflab.llm.estimate import BEST, fastest
 
@@ -219,7 +219,7 @@ def _machine(facts: Path | None, runs: list[RunData], device: str, link: float |
 
 
 def _estimates(
-    model: LanguageModel, steps: list[ModelStep], machine: Machine, stacks: dict[str, Rows]
+    model: LanguageModel, steps: list[ModelStep], machine: Machine, stacks: dict[str, RowsByKey]
 ) -> list[Estimate]:
     from rooflab.llm.estimate import BEST, estimate
 

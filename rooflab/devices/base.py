@@ -13,7 +13,7 @@ from rooflab.model.facts import Fact
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 
 Launch = Callable[[], None]
-"""Queues or does a kernel's work."""
+"""Starts one computation on prepared operands; on a GPU it returns before the end."""
 
 Limit = Ceiling | MissingCeiling
 

@@ -32,6 +32,10 @@ NOWHERE: Final[Dim] = (0, 0, 0)
 """A grid or block that is not known."""
 
 
+Cut = tuple[int, int]
+"""A time in which a program was held, counted or watched, in nanoseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What an operation needs, by its definition: FLOPs, and bytes of its arguments and results.
@@ -51,7 +55,7 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class RecordedLaunch:
     """One launch of a kernel: ``start_ns`` to ``end_ns`` on the device.
 
     ``order`` grows with each call of the program that launches, 0 if that is not known: kernels of
@@ -131,7 +135,7 @@ class Recording:
     ``device_name`` and ``facts`` describe the device if the source does: an import knows no other.
     """
 
-    launches: Sequence[Launch]
+    launches: Sequence[RecordedLaunch]
     copies: Sequence[Transfer] = ()
     steps: Sequence[StepTime] = ()
     source: str = ""
@@ -142,7 +146,7 @@ class Recording:
     @property
     def windows(self) -> Sequence[StepTime]:
         """The steps, or all of it as one."""
-        everything: list[Launch | Transfer] = [*self.launches, *self.copies]
+        everything: list[RecordedLaunch | Transfer] = [*self.launches, *self.copies]
         if self.steps or not everything:
             return self.steps
         start = min(one.start_ns for one in everything)
@@ -164,7 +168,7 @@ def of_one_device(recording: Recording, notes: dict[str, None]) -> Recording:
     return replace(recording, launches=launches, copies=copies)
 
 
-def busy_ns(spans: Iterable[Launch | Transfer]) -> int:
+def busy_ns(spans: Iterable[RecordedLaunch | Transfer]) -> int:
     """The time in which at least one of them ran."""
     total = last = 0
     for one in sorted(spans, key=lambda span: span.start_ns):

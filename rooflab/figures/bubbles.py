@@ -51,8 +51,6 @@ MOST_PERCENT: Final = 500.0
 LINES: Final = 4
 """Groups of a pile of bubbles that its label names."""
 
-Point = model.Point
-
 
 def told_share(group: TimedGroup) -> str:
     """Its name, and its part of a step."""
@@ -143,7 +141,7 @@ def _pipes(row: Measurement) -> Iterator[str]:
 # The roofline ------------------------------------------------------------------------------------
 
 
-def place(group: TimedGroup, scale: float) -> Point:
+def place(group: TimedGroup, scale: float) -> model.DataPoint:
     """Where a group is, if a unit of y is ``scale`` TFLOP/s."""
     return group.row.intensity or 1.0, (group.row.tflops or 0.0) / scale
 
@@ -188,7 +186,9 @@ def draw_roofs(
 ) -> None:
     """The roofs of all these precisions, those of one height together, and of device memory."""
     ink = colour or theme().ink
-    flats: dict[tuple[float, str], tuple[tuple[Point, Point], list[str], Ceiling]] = {}
+    flats: dict[
+        tuple[float, str], tuple[tuple[model.DataPoint, model.DataPoint], list[str], Ceiling]
+    ] = {}
     along: list[model.Label] = []
     highest = max(names, key=lambda name: _top(roofline, name), default="")
     for name in sorted(names, key=lambda name: -_top(roofline, name)):
@@ -239,7 +239,11 @@ def _told(roofline: Roofline, ceiling: Ceiling) -> str:
 
 
 def bubbles(
-    panel: model.Panel, found: Sequence[TimedGroup], points: Sequence[Point], size: Area, most: int
+    panel: model.Panel,
+    found: Sequence[TimedGroup],
+    points: Sequence[model.DataPoint],
+    size: Area,
+    most: int,
 ) -> Iterator[model.Marks]:
     """All bubbles. The largest of each pile has its name, the others that of what binds them."""
     named = {pile[0] for pile in _piles(panel, found, points, size)[:most]}
@@ -248,7 +252,13 @@ def bubbles(
 
 
 def bubble(
-    group: TimedGroup, point: Point, size: Area, order: int, *, named: bool, hollow: bool = False
+    group: TimedGroup,
+    point: model.DataPoint,
+    size: Area,
+    order: int,
+    *,
+    named: bool,
+    hollow: bool = False,
 ) -> model.Marks:
     """The bubble of a group; smaller ones, with a higher ``order``, are above larger ones."""
     paper = theme().palette.background
@@ -268,7 +278,7 @@ def bubble(
 def labels(
     panel: model.Panel,
     found: Sequence[TimedGroup],
-    points: Sequence[Point],
+    points: Sequence[model.DataPoint],
     size: Area,
     most: int,
     told: Callable[[TimedGroup], str] = told_share,
@@ -291,7 +301,7 @@ def labels(
 
 
 def _piles(
-    panel: model.Panel, found: Sequence[TimedGroup], points: Sequence[Point], size: Area
+    panel: model.Panel, found: Sequence[TimedGroup], points: Sequence[model.DataPoint], size: Area
 ) -> list[list[int]]:
     """Bubbles by number, those together of which one covers the middle of the other.
 
@@ -386,7 +396,7 @@ def beside_each_other(
     found: Sequence[TimedGroup],
     size: Area,
     arrows: Sequence[tuple[float, float]] = (),
-) -> list[Point]:
+) -> list[model.DataPoint]:
     """Bubbles at their x, each as near to the middle as the larger ones allow.
 
     ``arrows`` are the percents from which and to which those lead that end at each bubble.

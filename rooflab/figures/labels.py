@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflab.figures.model import Label, Panel, Point, Spot
+from rooflab.figures.model import DataPoint, Label, Panel, Spot
 
 Polygon = NDArray[np.float64]
 """Corners, in points of type."""
@@ -94,7 +94,7 @@ class Labels:
             if marks.dash:
                 self._avoid_line(marks.points)
 
-    def _places(self, points: Sequence[Point]) -> Polygon:
+    def _places(self, points: Sequence[DataPoint]) -> Polygon:
         panel, (xs, ys) = self._panel, np.asarray(points, float).T
         places = []
         for axis, values, inches in (
@@ -107,7 +107,7 @@ class Labels:
             places.append(72 * inches * (values - low) / (high - low))
         return np.column_stack(places)
 
-    def _avoid_markers(self, points: Sequence[Point], size: float, around: float) -> None:
+    def _avoid_markers(self, points: Sequence[DataPoint], size: float, around: float) -> None:
         middles, half = self._places(points), (size + around) / 2
         middles = middles[~np.isnan(middles[:, 0])]
         self._markers = np.concatenate([self._markers, middles])
@@ -115,7 +115,7 @@ class Labels:
         corners = np.array([(-half, -half), (half, -half), (half, half), (-half, half)])
         self._areas.add(middles[:, None] + corners, _MARKER)
 
-    def _avoid_line(self, points: Sequence[Point]) -> None:
+    def _avoid_line(self, points: Sequence[DataPoint]) -> None:
         places = self._places(points)
         self._lines.add(np.stack([places[:-1], places[1:]], axis=1), _LINE)
 
@@ -150,11 +150,11 @@ class Labels:
 
     def leader(
         self, label: Label, spot: Spot, width: float, height: float
-    ) -> tuple[Point, Point] | None:
+    ) -> tuple[DataPoint, DataPoint] | None:
         """The line from a label that is far from its bubble, in points; None if it is beside it."""
         return self._leader(self._box(spot, width, height, label.rotation), label)
 
-    def _leader(self, box: Polygon, label: Label) -> tuple[Point, Point] | None:
+    def _leader(self, box: Polygon, label: Label) -> tuple[DataPoint, DataPoint] | None:
         if label.leader is None or label.of is None:
             return None
         middle = np.array(self._panel.place(*label.of))
@@ -178,7 +178,7 @@ class Labels:
         (x0, y0), (x1, y1), cell = box.min(0), box.max(0), self._panel.cell
         return bool(x0 < 0 or y0 < 0 or x1 > 72 * cell.width or y1 > 72 * cell.height)
 
-    def _cost(self, box: Polygon, of: Point | None, *, exact: bool) -> float:
+    def _cost(self, box: Polygon, of: DataPoint | None, *, exact: bool) -> float:
         """What ``box`` covers; if it need not be ``exact``, the first of it that is found."""
         cost = 2 * _LABEL * self._outside(box)
         if (exact or not cost) and of and self._strays(box, of):
@@ -199,7 +199,7 @@ class Labels:
         gap = np.hypot(*(own - np.clip(own, box.min(0), box.max(0)))) - label.leader
         return bool((apart & (gaps < gap + AMBIGUOUS)).any())
 
-    def _strays(self, box: Polygon, of: Point) -> bool:
+    def _strays(self, box: Polygon, of: DataPoint) -> bool:
         """Whether another marker is clearly nearer to ``box`` than the one at ``of``."""
         low, high = box.min(0), box.max(0)
 

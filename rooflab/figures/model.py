@@ -17,8 +17,8 @@ from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.runs.store import RunData
 
-Limits = tuple[float, float]
-Point = tuple[float, float]
+AxisLimits = tuple[float, float]
+DataPoint = tuple[float, float]
 
 GAP: Final = (nan, nan)
 """Between the points of a line, where it is interrupted."""
@@ -34,7 +34,7 @@ LABELLED: Final = 30
 class Axis:
     """Limits, title and ticks of an axis; without ``ticks`` they follow from ``log_ticks``."""
 
-    limits: Limits
+    limits: AxisLimits
     title: str = ""
     log: bool = True
     ticks: Sequence[tuple[float, str]] | None = None
@@ -69,7 +69,7 @@ class Axis:
 
 def log_limits(
     values: Iterable[float], room: float, before: float, after: float, decades: float
-) -> Limits:
+) -> AxisLimits:
     """Logarithmic limits around ``values`` with margins in units of ``room``, and a least extent.
 
     The margins are smaller if they would leave less than a quarter to the values.
@@ -96,7 +96,7 @@ def log_axis(
     return Axis(log_limits(values, room, before, after, decades), title)
 
 
-def log_ticks(limits: Limits, room: float) -> tuple[list[float], list[float]]:
+def log_ticks(limits: AxisLimits, room: float) -> tuple[list[float], list[float]]:
     """Ticks with and without a number: there is room for ``room`` numbers.
 
     Powers of ten have one, or each second or third; also 2 and 5 times these if they are few.
@@ -115,7 +115,7 @@ def log_ticks(limits: Limits, room: float) -> tuple[list[float], list[float]]:
     return numbered, [one for one in every if one not in numbered]
 
 
-def linear_ticks(limits: Limits, room: float) -> tuple[list[float], list[float]]:
+def linear_ticks(limits: AxisLimits, room: float) -> tuple[list[float], list[float]]:
     """Multiples of 1, 2 or 5 times a power of ten."""
     low, high = min(limits), max(limits)
     power = 10.0 ** floor(log10((high - low) / room))
@@ -138,7 +138,7 @@ def tick_text(value: float) -> str:
 class Line:
     """A polyline, ``width`` points wide. ``provenance`` and ``name`` are those of a roof."""
 
-    points: Sequence[Point]
+    points: Sequence[DataPoint]
     colour: str
     width: float = 0.9
     dash: Dash = "-"
@@ -150,7 +150,7 @@ class Line:
 
 
 def roof(
-    points: Sequence[Point], provenance: str, colour: str, name: str = "", *, used: bool = True
+    points: Sequence[DataPoint], provenance: str, colour: str, name: str = "", *, used: bool = True
 ) -> Line:
     """A roof's line, in the style of its provenance; thin unless ``% of roof`` refers to it."""
     dash, width = PROVENANCE_LINES[provenance]
@@ -162,7 +162,7 @@ def roof(
 class Marks:
     """Markers of ``size`` points, joined by a line if ``dash`` is not empty."""
 
-    points: Sequence[Point]
+    points: Sequence[DataPoint]
     colour: str
     marker: str
     size: float
@@ -216,7 +216,7 @@ class Label:
     spots: Iterable[Spot]
     colour: str
     size: float | None = None
-    of: Point | None = None
+    of: DataPoint | None = None
     required: bool = False
     rotation: float = 0.0
     align: str = "left"
@@ -251,7 +251,7 @@ def around_bubble(x: float, y: float, radius: float) -> Iterator[Spot]:
             yield Spot(x, y, dx, dy, ha, "center" if flat else "bottom" if dy > 0 else "top")
 
 
-def beside(point: Point, text: str, ink: str, *, tied: bool = False) -> Label:
+def beside(point: DataPoint, text: str, ink: str, *, tied: bool = False) -> Label:
     """A small label right of a marker or, if that is taken, around it."""
     of = point if tied else None
     return Label(text, around(*point, "right"), ink, theme().small, of)
@@ -291,22 +291,22 @@ class Panel:
     marks: list[Marks] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
 
-    def place(self, x: float, y: float) -> Point:
+    def place(self, x: float, y: float) -> DataPoint:
         """A data point in points of type, from the lower left corner."""
         return 72 * self.cell.width * self.x.share(x), 72 * self.cell.height * self.y.share(y)
 
-    def data(self, px: float, py: float) -> Point:
+    def data(self, px: float, py: float) -> DataPoint:
         """The data point at a place."""
         x, y = px / 72 / self.cell.width, py / 72 / self.cell.height
         return self.x.value(x), self.y.value(y)
 
-    def slope(self, per: float, top: float) -> tuple[Point, Point]:
+    def slope(self, per: float, top: float) -> tuple[DataPoint, DataPoint]:
         """The ends of a line of ``per`` units of y for each of x, from the frame up to ``top``."""
         start, end = max(self.x.limits[0], self.y.limits[0] / per), min(top / per, self.x.limits[1])
         return (start, start * per), (end, end * per)
 
     def along(
-        self, start: Point, end: Point, *, below: bool = False, gap: float = 2.5
+        self, start: DataPoint, end: DataPoint, *, below: bool = False, gap: float = 2.5
     ) -> tuple[float, list[Spot]]:
         """The angle of a line between two data points, and spots above and below it.
 
@@ -323,7 +323,7 @@ class Panel:
         return degrees(atan2(uy, ux)), spots
 
     def leftward(
-        self, start: Point, end: Point, offsets: Iterable[tuple[float, str]]
+        self, start: DataPoint, end: DataPoint, offsets: Iterable[tuple[float, str]]
     ) -> list[Spot]:
         """Spots along a flat line from right to left, at each of the offsets in points."""
         (x0, y), (x1, _) = self.place(*start), self.place(*end)
@@ -333,7 +333,7 @@ class Panel:
             for step in range(0, 21, 2)
         ]
 
-    def arrow(self, start: Point, end: Point) -> Sequence[Point]:
+    def arrow(self, start: DataPoint, end: DataPoint) -> Sequence[DataPoint]:
         """The line of an arrow between two data points; empty if there is no room."""
         tail, tip = self.place(*start), self.place(*end)
         across, up = tip[0] - tail[0], tip[1] - tail[1]
@@ -350,7 +350,7 @@ class Panel:
 
     def draw_series(
         self,
-        lines: Iterable[tuple[Series, Sequence[Point]]],
+        lines: Iterable[tuple[Series, Sequence[DataPoint]]],
         styles: Mapping[str, KernelStyle],
         joined: bool = True,
     ) -> None:
@@ -360,7 +360,7 @@ class Panel:
         """
         given = list(lines)
         crowded = sum(len(points) for _, points in given) > CROWDED
-        looks: dict[tuple[int, str, float], tuple[list[Point], list[Measurement]]] = {}
+        looks: dict[tuple[int, str, float], tuple[list[DataPoint], list[Measurement]]] = {}
         for series, points in given:
             size = 0.5 if crowded else 1.0 if len(points) <= ROOMY else 0.64
             places, rows = looks.setdefault((series.run, series.kernel, size), ([], []))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rooflab.figures.model import Point
+from rooflab.figures.model import DataPoint
 from rooflab.figures.selection import FigureData, Series, possible
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
@@ -84,8 +84,8 @@ class Segment:
     """A ceiling, and the two data points that its line joins."""
 
     ceiling: Ceiling
-    start: Point
-    end: Point
+    start: DataPoint
+    end: DataPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class Outline:
 
     flats: Sequence[Segment]
     slopes: Sequence[Segment]
-    ridge: Point | None
+    ridge: DataPoint | None
 
 
 def outline(
-    roofline: Roofline, precision: str, x_limits: Point, y_limits: Point, scale: float = 1.0
+    roofline: Roofline, precision: str, x_limits: DataPoint, y_limits: DataPoint, scale: float = 1.0
 ) -> Outline:
     """Flat roofs, right of the slope of their provenance, and slopes up to the highest of them.
 

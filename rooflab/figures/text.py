@@ -9,7 +9,7 @@ from typing import Final
 
 from rich.text import Text
 
-from rooflab.figures.model import Axis, Panel, Point, log_limits
+from rooflab.figures.model import Axis, DataPoint, Panel, log_limits
 
 LEFT: Final = 10
 """Characters left of the plot: the axis and its numbers."""
@@ -47,7 +47,7 @@ class _Chart:
         self._x = Axis(log_limits(xs, self._columns, 3, 3, 1.0)) if log else panel.x
         self._y = Axis(log_limits(ys, HEIGHT, 1, 1, 1.0)) if log else panel.y
         self._kernels = list(dict.fromkeys(m.name for m in panel.marks if m.rows))
-        self._cells: dict[Point, tuple[str, str]] = {}
+        self._cells: dict[DataPoint, tuple[str, str]] = {}
 
     def text(self) -> Text:
         """All lines: title, plot, axis, legend."""
@@ -110,7 +110,7 @@ class _Chart:
                 before = row
 
     def _draw_points(self) -> None:
-        there: dict[Point, str] = {}
+        there: dict[DataPoint, str] = {}
         for marks in (marks for marks in self._panel.marks if marks.rows):
             for x, y in (point for point in marks.points if not isnan(point[0])):
                 place = (self._column(x), self._row(y))

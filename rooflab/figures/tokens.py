@@ -118,7 +118,7 @@ def _panel(
 
 def _curve(
     of: LanguageModel, step: ModelStep, machine: Machine, batches: Sequence[int]
-) -> list[model.Point]:
+) -> list[model.DataPoint]:
     """Tokens per second with all operators at their roofs."""
     found = (estimate.estimate(of, replace(step, batch=batch), machine) for batch in batches)
     return [(float(one.step.batch), one.tokens_per_s(one.roof_us)) for one in found]
@@ -135,7 +135,7 @@ def _batches(most: int) -> list[int]:
 
 def _roofs(
     of: LanguageModel, step: ModelStep, machine: Machine, batches: Sequence[int]
-) -> dict[str, list[model.Point]]:
+) -> dict[str, list[model.DataPoint]]:
     """Tokens per second if there were only FLOPs, and if there were only bytes of memory."""
     compute, memory = [], []
     for batch in batches:
@@ -149,7 +149,7 @@ def _roofs(
 def _draw_roof(
     panel: model.Panel,
     name: str,
-    line: Sequence[model.Point],
+    line: Sequence[model.DataPoint],
     machine: Machine,
     step: ModelStep,
 ) -> None:
@@ -168,9 +168,9 @@ def _draw_roof(
 
 def _marks(
     group: Sequence[Estimate], styles: Mapping[str, KernelStyle]
-) -> dict[str, list[model.Point]]:
+) -> dict[str, list[model.DataPoint]]:
     """The batches that were asked for: at the roof, and by stack where something was measured."""
-    found: dict[str, list[model.Point]] = {}
+    found: dict[str, list[model.DataPoint]] = {}
     for one in sorted(group, key=lambda one: one.step.batch):
         for name in styles:
             if name == ROOF or one.measured(name):
@@ -179,7 +179,7 @@ def _marks(
     return found
 
 
-def _drawn(points: Sequence[model.Point], style: KernelStyle, *, joined: bool) -> model.Marks:
+def _drawn(points: Sequence[model.DataPoint], style: KernelStyle, *, joined: bool) -> model.Marks:
     dash: Dash = "-" if joined else ""
     size, width = theme().marker, theme().line
     return model.Marks(points, style.colour, style.marker, size, dash=dash, width=width)

@@ -31,7 +31,7 @@ from rooflab.runs.text import cleaned
 from rooflab.version import __version__
 from rooflab.worker.process import START_S
 
-Settings = Callable[[str], SweepConfig]
+ConfigOf = Callable[[str], SweepConfig]
 """The configuration for a kind of device, such as ``cuda``; raises ``UsageError``."""
 
 
@@ -85,7 +85,7 @@ class Company:
 class Coordinator:
     """Follows the members of one fleet."""
 
-    def __init__(self, folder: Folder, fleet: Setup, settings: Settings, watcher: Watcher) -> None:
+    def __init__(self, folder: Folder, fleet: Setup, settings: ConfigOf, watcher: Watcher) -> None:
         self.folder, self.fleet, self.watcher = folder, fleet, watcher
         self._settings = settings
         self._links: set[Link] = set()

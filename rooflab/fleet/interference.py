@@ -11,9 +11,9 @@ from rooflab.fleet.runs import (
     Averages,
     Fleet,
     Member,
-    Point,
+    PointKey,
     Resource,
-    Rows,
+    RowsByPoint,
     averages,
     resources,
     timed,
@@ -67,9 +67,9 @@ def costs(fleet: Fleet) -> list[Cost]:
 
 def _of_member(
     member: Member,
-    before: Sequence[Rows],
+    before: Sequence[RowsByPoint],
     resource: Resource,
-    points: Sequence[Point],
+    points: Sequence[PointKey],
     noise: tuple[float, float] | None,
 ) -> Iterator[Cost]:
     for phase, run in member.beside.items():
@@ -87,7 +87,7 @@ def _of_member(
         yield Cost(*given, alone, beside)
 
 
-def _logarithms(processes: Sequence[Rows], points: Sequence[Point]) -> list[float]:
+def _logarithms(processes: Sequence[RowsByPoint], points: Sequence[PointKey]) -> list[float]:
     """Of the mean time of each process, over the points that all have."""
     shared = [point for point in points if all(point in rows for rows in processes)]
     return [log(averages([rows], shared)["time_us"]) for rows in processes if shared]

@@ -86,7 +86,7 @@ class Time(NamedTuple):
     high_us: float | None = None
 
 
-Process = Mapping[Hashable, Time]
+ProcessTimes = Mapping[Hashable, Time]
 """The times that one process measured, by point."""
 
 
@@ -145,7 +145,7 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    members: Mapping[str, Sequence[Process]],
+    members: Mapping[str, Sequence[ProcessTimes]],
     resources: Mapping[Any, Hashable],
     threshold_percent: float = THRESHOLD_PERCENT,
 ) -> Judgement:
@@ -263,7 +263,7 @@ class _Log(NamedTuple):
     error: float
 
 
-def _logs(process: Process) -> dict[Hashable, _Log]:
+def _logs(process: ProcessTimes) -> dict[Hashable, _Log]:
     """Without impossible times; of an impossible interval the error is 0."""
     found = {}
     for point, (time, low, high) in process.items():
@@ -297,7 +297,7 @@ class _Logs:
     """The logarithms of all times, and at each point the medians to compare them with."""
 
     def __init__(
-        self, members: Mapping[str, Sequence[Process]], points: Iterable[Hashable]
+        self, members: Mapping[str, Sequence[ProcessTimes]], points: Iterable[Hashable]
     ) -> None:
         self._logs = {name: [_logs(process) for process in them] for name, them in members.items()}
         self._centre = {point: self._centres(point) for point in points}

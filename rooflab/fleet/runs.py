@@ -53,10 +53,10 @@ _REPEAT: Final = re.compile(r"(.+)\.([2-9]|[1-9][0-9]{1,5})")
 _PHASE: Final = re.compile(r"(.+)\.(together|with-[A-Za-z0-9._-]+)")
 _MENTIONED: Final = 3
 
-Point = tuple[Hashable, ...]
+PointKey = tuple[Hashable, ...]
 """What has a time on every member: the name of the device, then the key of the row."""
 
-Rows = Mapping[Point, Measurement]
+RowsByPoint = Mapping[PointKey, Measurement]
 """Rows of one process, by point."""
 
 
@@ -199,7 +199,9 @@ def _without_figures(run: RunData) -> Iterator[str]:
         yield f"{len(group)} point{'s are' if len(group) != 1 else ' is'} {status}{reason}"
 
 
-def _lacking(mine: Mapping[Point, object], everything: Mapping[Point, Measurement]) -> list[str]:
+def _lacking(
+    mine: Mapping[PointKey, object], everything: Mapping[PointKey, Measurement]
+) -> list[str]:
     """A line with the points that others with the same device have."""
     devices = {point[0] for point in mine}
     lacking = sorted(
@@ -233,12 +235,12 @@ class Resource(NamedTuple):
         return f"{title} of {self.device}" if self.device else title
 
 
-def point_of(run: RunData, row: Measurement) -> Point:
+def point_of(run: RunData, row: Measurement) -> PointKey:
     """The point of a row."""
     return (run.manifest.device.name, *row.key)
 
 
-def timed(run: RunData) -> Rows:
+def timed(run: RunData) -> RowsByPoint:
     """The rows with a possible time; if a run has a point twice, the last counts."""
     return {point_of(run, row): row for row in run.ok if is_possible(row.time_us)}
 
@@ -256,14 +258,14 @@ def accused(row: Measurement) -> Resource:
     return Resource(PCIE if bound in (H2D, D2H) else bound or OTHER)
 
 
-def resources(fleet: Fleet) -> dict[Resource, list[Point]]:
+def resources(fleet: Fleet) -> dict[Resource, list[PointKey]]:
     """The points of each resource, in order of output: most of a point's rows accuse it."""
-    votes: dict[Point, Counter[Resource]] = {}
+    votes: dict[PointKey, Counter[Resource]] = {}
     for run in (run for member in fleet.members for run in member.runs):
         for point, row in timed(run).items():
             votes.setdefault(point, Counter())[accused(row)] += 1
     several = len({point[0] for point in votes}) > 1
-    found: dict[Resource, list[Point]] = {}
+    found: dict[Resource, list[PointKey]] = {}
     for point, counts in votes.items():
         most = min(counts, key=lambda one: (-counts[one], one))
         device = str(point[0]) if several else ""
@@ -299,7 +301,7 @@ AVERAGES: Final[dict[str, tuple[float, Callable[[Iterable[float]], float]]]] = {
 """Of each figure the largest possible value, and its mean over points."""
 
 
-def averages(processes: Iterable[Rows], points: Iterable[Point]) -> Averages:
+def averages(processes: Iterable[RowsByPoint], points: Iterable[PointKey]) -> Averages:
     """Of each figure the mean over the points of the median over the processes."""
     rows = [[process[point] for process in processes if point in process] for point in points]
     found = {}
@@ -408,7 +410,7 @@ def assess(fleet: Fleet, threshold_percent: float = THRESHOLD_PERCENT) -> Assess
     return Assessment(fleet, threshold_percent, tuple(standings), tuple(spots), tuple(points))
 
 
-def _times(rows: Rows) -> dict[Hashable, Time]:
+def _times(rows: RowsByPoint) -> dict[Hashable, Time]:
     return {point: Time(r.time_us, r.time_lo_us, r.time_hi_us) for point, r in rows.items()}
 
 

@@ -19,7 +19,7 @@ from rooflab.config import SweepConfig, of_run
 from rooflab.devices.registry import ALL, is_builtin
 from rooflab.devices.registry import kinds as known
 from rooflab.errors import RooflabError, UsageError
-from rooflab.fleet.coordinate import Coordinator, Settings, Watcher
+from rooflab.fleet.coordinate import ConfigOf, Coordinator, Watcher
 from rooflab.fleet.launch import ALONE, LOCAL, TOGETHER, UNNAMED, Local, MemberLost, Prefix, Setup
 from rooflab.fleet.record import DONE, Folder, MemberRecord, Record, load, slug
 
@@ -59,7 +59,7 @@ def reach(
 
 def start(
     fleet: Setup,
-    settings: Settings,
+    settings: ConfigOf,
     out: Path,
     watcher: Watcher,
     *,
@@ -173,7 +173,7 @@ def _run(
     folder: Folder,
     fleet: Setup,
     devices: Sequence[MemberRecord],
-    settings: Settings,
+    settings: ConfigOf,
     watcher: Watcher,
 ) -> Path:
     coordinator = Coordinator(folder, fleet, settings, watcher)
@@ -191,11 +191,11 @@ def _run(
     return folder.path
 
 
-Batch = list[MemberRecord]
+MemberBatch = list[MemberRecord]
 """Members that are started at the same time."""
 
 
-def _left(folder: Folder, planned: Iterator[Batch]) -> Iterator[Batch]:
+def _left(folder: Folder, planned: Iterator[MemberBatch]) -> Iterator[MemberBatch]:
     """The batches in which somebody has something to measure: all of a batch measure together."""
     for batch in planned:
         complete = [member for one in batch if (member := folder.complete(one))]
@@ -208,13 +208,13 @@ def _left(folder: Folder, planned: Iterator[Batch]) -> Iterator[Batch]:
 
 def batches(
     phases: Sequence[str], repeats: int, devices: Sequence[MemberRecord]
-) -> Iterator[Batch]:
+) -> Iterator[MemberBatch]:
     """The batches in order.
 
     The first phase has ``repeats`` processes on each device, the others one. Hosts do not wait for
     each other.
     """
-    hosts: dict[str, Batch] = {}
+    hosts: dict[str, MemberBatch] = {}
     for member in devices:
         hosts.setdefault(member.host, []).append(member)
     for number in range(1, repeats + 1):
@@ -224,7 +224,7 @@ def batches(
         yield from _phase(phase, hosts)
 
 
-def _phase(phase: str, hosts: Mapping[str, Batch]) -> list[Batch]:
+def _phase(phase: str, hosts: Mapping[str, MemberBatch]) -> list[MemberBatch]:
     if phase == TOGETHER:
         everyone = (member for host in hosts.values() for member in host)
         return [[member.but(phase=TOGETHER, company=TOGETHER) for member in everyone]]
@@ -237,7 +237,7 @@ def _phase(phase: str, hosts: Mapping[str, Batch]) -> list[Batch]:
     ]
 
 
-def _pair(two: tuple[MemberRecord, MemberRecord]) -> Batch:
+def _pair(two: tuple[MemberRecord, MemberRecord]) -> MemberBatch:
     first, second = two
     company = f"{first.host} {first.device} {second.device}"
     return [

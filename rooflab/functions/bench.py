@@ -44,7 +44,7 @@ NAME: Final = "function"
 OF_FLOPS: Final = ["flops", "tflops", "roof_tflops", "observed_tflops", "intensity", "gflop_per_j"]
 """Columns that are empty if nobody knows the FLOPs."""
 
-Work = int | float | Callable[..., int | float]
+StatedWork = int | float | Callable[..., int | float]
 """FLOPs or bytes, or a function of the arguments that says them."""
 
 
@@ -149,8 +149,8 @@ def _flops(tflops: float) -> str:
 def bench(
     functions: Function | Mapping[Any, Function] | Sequence[Function],
     *args: Any,
-    flops: Work | None = None,
-    bytes: Work | None = None,  # noqa: A002  as the columns are called
+    flops: StatedWork | None = None,
+    bytes: StatedWork | None = None,  # noqa: A002  as the columns are called
     precision: str | None = None,
     reference: object = None,
     tolerance: float | None = None,
@@ -224,8 +224,8 @@ class _Asked:
     functions: Mapping[str, Function]
     reference: str
     config: SweepConfig
-    flops: Work | None
-    bytes: Work | None
+    flops: StatedWork | None
+    bytes: StatedWork | None
     precision: str | None
     tolerance: float | None
     device: str | None
@@ -418,7 +418,7 @@ class _Point:
         counted = call.torch_flops(function, copied(self._given)) if torch else 0
         return counted, "PyTorch's FLOPs" if counted else "no FLOPs"
 
-    def _said(self, what: str, work: Work) -> int:
+    def _said(self, what: str, work: StatedWork) -> int:
         value: Any = self._given.call(work) if callable(work) else work
         known = isinstance(value, Real) and 0 <= float(value) < 1e30
         if not known:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rooflab.errors import UsageError
-from rooflab.functions.bench import Result, Work, bench
+from rooflab.functions.bench import Result, StatedWork, bench
 from rooflab.functions.call import Function
 from rooflab.kernels.python_file import import_file
 
@@ -36,8 +36,8 @@ class Marked:
 def benchmark(
     *,
     race: str = "",
-    flops: Work | None = None,
-    bytes: Work | None = None,  # noqa: A002  as the columns are called
+    flops: StatedWork | None = None,
+    bytes: StatedWork | None = None,  # noqa: A002  as the columns are called
     precision: str | None = None,
     tolerance: float | None = None,
     cache: str = "cold",

@@ -12,11 +12,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import MAX_BATCH, Device, MarkedLaunch
+from rooflab.devices.base import MAX_BATCH, Device, Launch, MarkedLaunch
 from rooflab.functions import arrays
 from rooflab.functions.call import Arguments, Call, Function
 from rooflab.functions.results import Judge, Others, changed, copied
-from rooflab.kernels.base import Launch
 from rooflab.measure.buffers import MAX_COPIES, flusher
 from rooflab.measure.queue import queue_depth
 from rooflab.measure.subject import LATER, OTHER, Runner, Subject, Watch, told

@@ -19,8 +19,8 @@ from rooflab.judging.sandbox import Enforced
 from rooflab.worker.lifeline import end_with_parent
 
 if TYPE_CHECKING:
-    from rooflab.devices.base import Device
-    from rooflab.kernels.base import Kernel, Launch, Operands
+    from rooflab.devices.base import Device, Launch
+    from rooflab.kernels.base import Kernel, Operands
     from rooflab.model.problem import Problem
 
 

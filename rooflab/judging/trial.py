@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import Device, Shared
+from rooflab.devices.base import Device, Launch, Shared
 from rooflab.errors import UnavailableError
 from rooflab.judging.sandbox import Enforced
 from rooflab.judging.submission import Deadlines, Rejected, Submission
-from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Operands
 from rooflab.measure.buffers import flusher, rotate
 from rooflab.measure.inspection import SKIPS, Inspector
 from rooflab.measure.protocol import Outcome

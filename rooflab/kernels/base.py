@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflab.devices.base import Launch
 from rooflab.errors import UsageError
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
@@ -68,9 +69,6 @@ class Group(Operands):
         super().__init__(problem, {}, {})
         self.members = tuple(members)
 
-
-Launch = Callable[[], None]
-"""Starts one computation on prepared operands; on a GPU it returns before the end."""
 
 Prepare = Callable[["Device", Operands], Launch]
 """Does everything untimed (compiling, binding arguments) and returns the launch.

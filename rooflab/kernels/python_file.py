@@ -18,15 +18,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels.base import Kernel, Launch, Operands, no_reason
+from rooflab.kernels.base import Kernel, Operands, no_reason
 from rooflab.kernels.registry import BUILTIN, Registry
 from rooflab.model.measurement import COLUMNS, FOLLOWING
 from rooflab.model.problem import Problem
 from rooflab.workloads import DEFAULT, catalogue
 
-Function = Callable[[Operands, Any], Launch]
+KernelFunction = Callable[[Operands, Any], Launch]
 """``function(operands, stream)`` does everything untimed and returns the launch: a function without
 arguments that starts one computation on ``stream``."""
 
@@ -43,7 +43,7 @@ def kernel(
     choices: Mapping[str, Sequence[str]] | None = None,
     requires: Sequence[str] = (),
     unsupported: Callable[[Problem], str] | None = None,
-) -> Callable[[Function], Function]:
+) -> Callable[[KernelFunction], KernelFunction]:
     """Register the decorated function as a kernel.
 
     ``device`` is ``cuda`` or ``cpu``. The default of ``name`` is the function's name, of ``title``
@@ -61,7 +61,7 @@ def kernel(
                 return f"the module {module} is not installed: pip install {module}"
         return unsupported(problem) if unsupported else ""
 
-    def register(function: Function) -> Function:
+    def register(function: KernelFunction) -> KernelFunction:
         called = name or function.__name__
         try:
             signature(function).bind("operands", "stream")

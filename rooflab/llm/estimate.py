@@ -21,10 +21,10 @@ BEST: Final = "best"
 MOST: Final = 2**16
 """The largest batch that is looked for."""
 
-Key = tuple[bool, tuple[object, ...]]
+RowKey = tuple[bool, tuple[object, ...]]
 """Whether the cache is warm, and a problem's key."""
 
-Rows = Mapping[Key, Measurement]
+RowsByKey = Mapping[RowKey, Measurement]
 """The fastest row of each problem."""
 
 
@@ -102,7 +102,7 @@ def estimate(
     model: LanguageModel,
     step: ModelStep,
     machine: Machine,
-    stacks: Mapping[str, Rows] | None = None,
+    stacks: Mapping[str, RowsByKey] | None = None,
 ) -> Estimate:
     """The estimate of a step; raises ``UsageError`` if a roof is missing."""
     found = operators(model, step)
@@ -111,14 +111,14 @@ def estimate(
     return Estimate(step, timed, weight_bytes(found), cache, machine.memory)
 
 
-def _timed(one: Operator, machine: Machine, stacks: Mapping[str, Rows]) -> TimedOperator:
+def _timed(one: Operator, machine: Machine, stacks: Mapping[str, RowsByKey]) -> TimedOperator:
     roof = _roof(one.work, machine.roofline)
     if roof is None:
         raise UsageError(_lacking(one, machine))
     return TimedOperator(one, roof, {name: _row(one, rows) for name, rows in stacks.items()})
 
 
-def _row(one: Operator, rows: Rows) -> Measurement | None:
+def _row(one: Operator, rows: RowsByKey) -> Measurement | None:
     """The fastest that may stand for it: in a warm cache none takes longer than in a cold one."""
     if not isinstance(one.work, Problem):
         return None
@@ -218,12 +218,12 @@ def _first(holds: Callable[[int], bool]) -> int | None:
 # What was measured -------------------------------------------------------------------------------
 
 
-def fastest(rows: Iterable[Measurement], names: Sequence[str] = ()) -> Rows:
+def fastest(rows: Iterable[Measurement], names: Sequence[str] = ()) -> RowsByKey:
     """The fastest ``ok`` row of each problem, in a cold and in a warm cache.
 
     With ``names`` only rows whose kernel or backend begins with one of them.
     """
-    found: dict[Key, Measurement] = {}
+    found: dict[RowKey, Measurement] = {}
     for row in rows:
         if row.status != "ok" or not row.time_us or not _named(row, names):
             continue

@@ -11,8 +11,8 @@ from time import perf_counter
 from typing import Final
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Counters, Device
-from rooflab.kernels.base import Kernel, Launch
+from rooflab.devices.base import Counters, Device, Launch
+from rooflab.kernels.base import Kernel
 from rooflab.measure.buffers import rotate
 from rooflab.model.problem import Problem
 

@@ -10,8 +10,7 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import Final, Self
 
-from rooflab.devices.base import MAX_BATCH, Device
-from rooflab.kernels.base import Launch
+from rooflab.devices.base import MAX_BATCH, Device, Launch
 from rooflab.measure import telemetry
 
 PERIOD_S: Final = 0.002
@@ -20,7 +19,7 @@ PERIOD_S: Final = 0.002
 LEAST_INTERVALS: Final = 2
 """Fewer steps of the counter say too little."""
 
-Step = tuple[float, float]
+PowerStep = tuple[float, float]
 """Seconds and joules when the counter moved."""
 
 
@@ -33,7 +32,7 @@ class PowerMeter:
 
     def __init__(self, joules: Callable[[], float | None]) -> None:
         self._joules = joules
-        self._steps: list[Step] = []
+        self._steps: list[PowerStep] = []
         self._stop = Event()
         self._thread: Thread | None = None
 
@@ -71,7 +70,7 @@ class PowerMeter:
         return (joules - idle_w * (seconds - busy_s)) / busy_s
 
 
-def slope(steps: Sequence[Step]) -> float | None:
+def slope(steps: Sequence[PowerStep]) -> float | None:
     """Watts of a counter by least squares; None if it moved too seldom."""
     if len(steps) <= LEAST_INTERVALS:
         return None

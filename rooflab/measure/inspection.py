@@ -17,8 +17,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import Device
-from rooflab.kernels.base import Launch, Operands
+from rooflab.devices.base import Device, Launch
+from rooflab.kernels.base import Operands
 from rooflab.measure.buffers import Rotation, Strip, between, poison
 from rooflab.measure.subject import Runner, Watch
 from rooflab.measure.verify import CONFIRMED, Accuracy, Expected, put, reads_output, unlike

@@ -20,7 +20,7 @@ from rooflab.files import cache_dir, private_folder, write_atomic
 from rooflab.kernels.registry import Registry
 from rooflab.measure.protocol import Protocol
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.roofline import Ceiling, Limits, MissingCeiling, Roofline
+from rooflab.model.roofline import Ceiling, CeilingList, MissingCeiling, Roofline
 from rooflab.version import __version__
 from rooflab.workloads.gemm import Gemm
 
@@ -31,7 +31,7 @@ IDENTITY: Final = ("uuid", "driver_version", "model", "threads", "power_limit", 
 LINKS: Final = "links"
 
 
-def known_levels(device: Device, *, links: bool = False, again: bool = False) -> Limits:
+def known_levels(device: Device, *, links: bool = False, again: bool = False) -> CeilingList:
     """The device's levels, with ``links`` to other memory too.
 
     They are measured once, or ``again``, which takes seconds and forgets the best roofs too.
@@ -52,7 +52,7 @@ def known_levels(device: Device, *, links: bool = False, again: bool = False) ->
     return found
 
 
-def stored_levels(device: Device, *, links: bool = False) -> Limits | None:
+def stored_levels(device: Device, *, links: bool = False) -> CeilingList | None:
     """The device's levels, None if they were never measured; with the links that are known."""
     levels, known = _read(_path(device)), _read(_path(device, LINKS))
     if levels is None or (links and known is None):
@@ -60,7 +60,7 @@ def stored_levels(device: Device, *, links: bool = False) -> Limits | None:
     return [*levels, *(known or ())]
 
 
-def best_roofs(device: Device) -> Limits:
+def best_roofs(device: Device) -> CeilingList:
     """The best ceilings that earlier runs have measured while nothing else disturbed them."""
     return _read(_path(device, "roofs")) or ()
 
@@ -80,7 +80,7 @@ def keep_roofs(device: Device, measured: Sequence[Ceiling]) -> None:
     _write(_path(device, "roofs"), list(best.values()))
 
 
-def _write(path: Path, limits: Limits) -> None:
+def _write(path: Path, limits: CeilingList) -> None:
     record = [{"type": type(limit).__name__, **asdict(limit)} for limit in limits]
     with suppress(OSError, RooflabError):  # then they are measured again
         private_folder(path.parent)
@@ -93,7 +93,7 @@ def _path(device: Device, what: str = "ceilings") -> Path:
     return cache_dir() / what / f"{key}.json"
 
 
-def _read(path: Path) -> Limits | None:
+def _read(path: Path) -> CeilingList | None:
     types = {kind.__name__: kind for kind in (Ceiling, MissingCeiling)}
     try:
         record = json.loads(path.read_bytes())

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device, MarkedLaunch
+from rooflab.devices.base import Device, Launch, MarkedLaunch
 from rooflab.errors import UnavailableError
-from rooflab.kernels.base import Group, Launch, Operands, Prepare, Rank
+from rooflab.kernels.base import Group, Operands, Prepare, Rank
 from rooflab.measure.buffers import allocate, poison_array
 from rooflab.measure.subject import Subject
 from rooflab.measure.verify import WORKSPACE_BYTES, Accuracy, verify
 from rooflab.model.problem import Block, OnGpus, Operand, Problem, Task
 
-Place = tuple[int, str, Block]
+BlockPlace = tuple[int, str, Block]
 """A GPU, an operand, and its block that lies there."""
 
 
@@ -53,7 +53,7 @@ class Spread(Subject):
             self._compute.append(compute)
             self._send.append(send)
         self._operands = {one.name: one for one in problem.operands}
-        self._arrays: dict[Place, Any] = {}
+        self._arrays: dict[BlockPlace, Any] = {}
         self._moves: list[Move] = []
         for task in problem.tasks:
             self._place(task)

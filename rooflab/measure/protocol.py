@@ -17,9 +17,17 @@ from time import perf_counter, sleep
 from typing import Final
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import LEAST_BATCHES, MAX_BATCH, Device, MarkedLaunch, Reading, Timed
+from rooflab.devices.base import (
+    LEAST_BATCHES,
+    MAX_BATCH,
+    Device,
+    Launch,
+    MarkedLaunch,
+    Reading,
+    Timed,
+)
 from rooflab.errors import ALONE, DeviceLost, KernelError, UnavailableError, headline
-from rooflab.kernels.base import Kernel, Launch
+from rooflab.kernels.base import Kernel
 from rooflab.measure import search, telemetry
 from rooflab.measure.buffers import flusher
 from rooflab.measure.energy import MINIMUM_US, PowerMeter, settle
@@ -205,13 +213,13 @@ class _Work:
             self.readings.append(timed.reading)
 
 
-Progress = Callable[[str, str], None]
+OnProgress = Callable[[str, str], None]
 """Called with the name of a kernel and the current step."""
 
-Prepare = Callable[[Kernel, Outcome], _Candidate | None]
+PrepareCandidate = Callable[[Kernel, Outcome], _Candidate | None]
 """Prepares and verifies a kernel; None if its outcome is then final."""
 
-Failed = Callable[[Outcome], None]
+OnFailure = Callable[[Outcome], None]
 """Called with an outcome that is not ``ok``, as soon as that is known."""
 
 
@@ -222,8 +230,8 @@ class Protocol:
         self,
         device: Device,
         config: SweepConfig,
-        progress: Progress = lambda kernel, step: None,
-        failed: Failed = lambda outcome: None,
+        progress: OnProgress = lambda kernel, step: None,
+        failed: OnFailure = lambda outcome: None,
         entropy: int | None = None,
         settings: Settings | None = None,
         subject: Callable[[Kernel], Subject] | None = None,
@@ -297,7 +305,7 @@ class Protocol:
         for candidate in candidates:
             candidate.outcome.flags = list(self._flags(candidate))
 
-    def _preparation(self, problem: Problem) -> Prepare:
+    def _preparation(self, problem: Problem) -> PrepareCandidate:
         """How the kernels of this problem are prepared."""
         if self._subject:
             return partial(self._pipeline, self._subject)
@@ -317,7 +325,9 @@ class Protocol:
 
     # Before timing ------------------------------------------------------------------------------
 
-    def _verified(self, kernel: Kernel, outcome: Outcome, prepare: Prepare) -> _Candidate | None:
+    def _verified(
+        self, kernel: Kernel, outcome: Outcome, prepare: PrepareCandidate
+    ) -> _Candidate | None:
         """Prepare the kernel and check its first result; None if the outcome is then final."""
         own = self.settings.loaded.get(kernel.id, Own()).copy()
         candidate = None

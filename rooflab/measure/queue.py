@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-from rooflab.devices.base import MAX_BATCH, Device
-from rooflab.kernels.base import Launch
+from rooflab.devices.base import MAX_BATCH, Device, Launch
 
 TRIED_US: Final = 1e4
 SPARE: Final = 2.0

@@ -9,9 +9,9 @@ from dataclasses import replace
 from math import isnan
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.errors import DeviceLost, UnavailableError
-from rooflab.kernels.base import Kernel, Launch
+from rooflab.kernels.base import Kernel
 from rooflab.measure.buffers import guard_bytes, poison, rotate
 from rooflab.measure.inspection import Inspector
 from rooflab.measure.subject import LATER, OTHER, Runner, Subject, Watch, told

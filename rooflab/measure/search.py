@@ -24,10 +24,10 @@ from typing import Final
 import psutil
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import LEAST_BATCHES, MAX_BATCH, Device
+from rooflab.devices.base import LEAST_BATCHES, MAX_BATCH, Device, Launch
 from rooflab.errors import KernelError, RooflabError
 from rooflab.files import cache_dir, private_folder, write_atomic
-from rooflab.kernels.base import Kernel, Launch, Variant
+from rooflab.kernels.base import Kernel, Variant
 from rooflab.measure.buffers import Rotation
 from rooflab.measure.energy import settle
 from rooflab.model.problem import Problem

@@ -273,19 +273,19 @@ def _set_environment(values: Mapping[str, str]) -> None:
     os.environ.update(values)
 
 
-Filter = tuple[str, Any, Any, Any, int]
+WarningFilter = tuple[str, Any, Any, Any, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Filters:
     """Of warnings: those for every one, and all, in their order. Others come with packages."""
 
-    general: tuple[Filter, ...]
-    every: tuple[Filter, ...] = field(compare=False)
+    general: tuple[WarningFilter, ...]
+    every: tuple[WarningFilter, ...] = field(compare=False)
 
 
 def _filters() -> _Filters:
-    every: tuple[Filter, ...] = tuple(warnings.filters)
+    every: tuple[WarningFilter, ...] = tuple(warnings.filters)
     return _Filters(tuple(one for one in every if _is_general(one)), every)
 
 
@@ -294,7 +294,7 @@ def _set_filters(wanted: _Filters) -> None:
     warnings.filters[:] = [*came, *wanted.every]  # type: ignore[index]
 
 
-def _is_general(one: Filter) -> bool:
+def _is_general(one: WarningFilter) -> bool:
     return one[2] is Warning and not (one[1] or one[3])
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device, MarkedLaunch
-from rooflab.kernels.base import Launch, Operands, Prepare
+from rooflab.devices.base import Device, Launch, MarkedLaunch
+from rooflab.kernels.base import Operands, Prepare
 from rooflab.measure.buffers import allocate, checksum, poison
 from rooflab.measure.subject import Subject
 from rooflab.measure.verify import Accuracy, verify

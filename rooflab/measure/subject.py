@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import ClassVar, Final
 
-from rooflab.kernels.base import Launch
+from rooflab.devices.base import Launch
 from rooflab.measure.verify import Accuracy
 from rooflab.model.timeline import Span
 

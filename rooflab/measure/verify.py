@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from math import nan, prod, sqrt
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.base import Operands
 from rooflab.measure.buffers import SENTINELS, Rotation, poison
 from rooflab.model.encoding import count_nan, decode, encode
 from rooflab.model.problem import PIECE_ELEMENTS, Hard, Index, Operand, Piece, Problem, boxes

@@ -10,9 +10,9 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any, Final
 
-from rooflab.devices.base import Device, Reading
+from rooflab.devices.base import Device, Launch, Reading
 from rooflab.errors import DeviceLost, KernelError
-from rooflab.kernels.base import Kernel, Launch
+from rooflab.kernels.base import Kernel
 from rooflab.measure import telemetry
 from rooflab.measure.buffers import allocate
 from rooflab.measure.protocol import Protocol, empty_launch_us

@@ -22,7 +22,7 @@ Role = Literal["in", "out", "inout"]
 Place = Literal["device", "pinned", "pageable"]
 ROLES: Final = get_args(Role)
 PLACES: Final = get_args(Place)
-Kind = Literal["extent", "setting", "stream", "spread"]
+ParameterKind = Literal["extent", "setting", "stream", "spread"]
 Value = int | float | str
 
 MAX_EXTENT: Final = 2**31
@@ -143,7 +143,7 @@ class Parameter:
     """One parameter of a workload. ``default`` is None for an extent that must be given."""
 
     name: str
-    kind: Kind
+    kind: ParameterKind
     default: Value | None
     description: str
     choices: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ def extent(description: str, default: int | None = None) -> Any:
 
 
 def setting(
-    default: Any, description: str, choices: Sequence[str] = (), *, kind: Kind = "setting"
+    default: Any, description: str, choices: Sequence[str] = (), *, kind: ParameterKind = "setting"
 ) -> Any:
     """Declare any other parameter: a number or, with ``choices``, one of several words."""
     metadata = {"kind": kind, "description": description, "choices": tuple(choices)}

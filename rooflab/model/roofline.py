@@ -14,7 +14,7 @@ from typing import Final, Literal
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, SFU, Problem
 
-Kind = Literal["compute", "bandwidth", "launch"]
+CeilingKind = Literal["compute", "bandwidth", "launch"]
 Provenance = Literal["derived", "observed", "measured"]
 
 COMPUTE: Final = "compute"
@@ -39,7 +39,7 @@ class Ceiling:
     clock while it was measured.
     """
 
-    kind: Kind
+    kind: CeilingKind
     key: str
     value: float
     provenance: Provenance
@@ -49,7 +49,7 @@ class Ceiling:
     sm_mhz: float | None = None
 
     @property
-    def limit(self) -> tuple[Kind, str]:
+    def limit(self) -> tuple[CeilingKind, str]:
         """What it limits."""
         return (self.kind, self.key)
 
@@ -79,17 +79,17 @@ class Ceiling:
 class MissingCeiling:
     """An unknown limit, with the reason. It is never replaced by a guess."""
 
-    kind: Kind
+    kind: CeilingKind
     key: str
     reason: str
 
     @property
-    def limit(self) -> tuple[Kind, str]:
+    def limit(self) -> tuple[CeilingKind, str]:
         """What it would limit."""
         return (self.kind, self.key)
 
 
-Limits = Sequence[Ceiling | MissingCeiling]
+CeilingList = Sequence[Ceiling | MissingCeiling]
 
 
 def extremes(observed: Sequence[Ceiling], top: float) -> Iterator[Ceiling]:
@@ -136,7 +136,7 @@ class Roofline:
         )
 
     def _find(
-        self, kind: Kind, key: str, prefer: tuple[Provenance, ...] | None = None
+        self, kind: CeilingKind, key: str, prefer: tuple[Provenance, ...] | None = None
     ) -> Ceiling | None:
         found = {one.provenance: one for one in reversed(self.ceilings) if one.limit == (kind, key)}
         return next((found[one] for one in prefer or self.prefer if one in found), None)
@@ -262,14 +262,14 @@ class Roofline:
 
     def highest(self) -> Roofline:
         """Of each limit the highest ceiling, wherever it is from, as if only that were known."""
-        best: dict[tuple[Kind, str], Ceiling] = {}
+        best: dict[tuple[CeilingKind, str], Ceiling] = {}
         # The rate of one direction of a link holds while the other one rests.
         for one in sorted(self.ceilings, key=lambda one: -one.value):
             best.setdefault(one.limit, one)
         prefer: tuple[Provenance, ...] = ("derived", "measured", "observed")
         return replace(self, ceilings=tuple(best.values()), prefer=prefer)
 
-    def completed(self, limits: Limits) -> Roofline:
+    def completed(self, limits: CeilingList) -> Roofline:
         """This roofline with those of ``limits`` that it does not have."""
         known = {one.limit for one in self.ceilings if one.provenance == "measured"}
         return self.with_limits(*(one for one in limits if one.limit not in known))

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from time import perf_counter_ns, time_ns
 
-from rooflab.devices.records import Launch, Recording, busy_ns
+from rooflab.devices.records import RecordedLaunch, Recording, busy_ns
 from rooflab.model.collectives import CollectiveLaunch, Collectives, collective_of
 from rooflab.programs.groups import LaunchSet
 from rooflab.programs.session import Findings
 
-Span = tuple[int, int]
+LaunchSpan = tuple[int, int]
 """A start and an end in nanoseconds."""
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -67,7 +67,7 @@ def communication(recording: Recording) -> dict[str, float]:
     return {"collectives_us": busy_ns(ours) / each, "exposed_us": exposed / each}
 
 
-def restored(ns: int, cuts: Sequence[Span]) -> int:
+def restored(ns: int, cuts: Sequence[LaunchSpan]) -> int:
     """The time of the clock, of a time from which earlier ``cuts`` are taken out."""
     for start, end in sorted(cuts):
         if ns >= start:
@@ -75,13 +75,13 @@ def restored(ns: int, cuts: Sequence[Span]) -> int:
     return ns
 
 
-def merged_cuts(cuts: Sequence[Span]) -> list[Span]:
+def merged_cuts(cuts: Sequence[LaunchSpan]) -> list[LaunchSpan]:
     """The same time without overlaps, in order."""
     return _merged(iter(cuts))
 
 
-def _merged(spans: Iterator[Span]) -> list[Span]:
-    found: list[Span] = []
+def _merged(spans: Iterator[LaunchSpan]) -> list[LaunchSpan]:
+    found: list[LaunchSpan] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
@@ -90,7 +90,7 @@ def _merged(spans: Iterator[Span]) -> list[Span]:
     return found
 
 
-def _overlap(one: Launch, spans: Sequence[Span]) -> int:
+def _overlap(one: RecordedLaunch, spans: Sequence[LaunchSpan]) -> int:
     """The time of a launch in which one of the spans ran; they are in order and apart."""
     total = 0
     first = max(0, bisect_right(spans, (one.start_ns, one.start_ns)) - 1)

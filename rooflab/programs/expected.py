@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final
 
-from rooflab.devices.records import Launch, Needs
+from rooflab.devices.records import Needs, RecordedLaunch
 from rooflab.model.traffic import Chip, Product, read_again, rows_read_again
 
 THREADS: Final = 2048
@@ -33,7 +33,7 @@ def expected_bytes(work: Needs | None, chip: Chip | None, blocks: int = 0) -> fl
     return work.bytes + rows_read_again(work.again, chip, blocks) if blocks else None
 
 
-def blocks_at_once(launch: Launch) -> int:
+def blocks_at_once(launch: RecordedLaunch) -> int:
     """Blocks that a multiprocessor has threads and registers for; 0 if that is not known."""
     threads = prod(launch.block)
     if not threads or not launch.registers:
@@ -41,7 +41,7 @@ def blocks_at_once(launch: Launch) -> int:
     return min(THREADS // threads, REGISTERS // (launch.registers * threads))
 
 
-def mean_expected(launches: Sequence[Launch], chip: Chip | None) -> float | None:
+def mean_expected(launches: Sequence[RecordedLaunch], chip: Chip | None) -> float | None:
     """The mean of all launches; None if that of one is not known."""
     works = Counter((one.work, blocks_at_once(one)) for one in launches)
     found = [(expected_bytes(work, chip, blocks), n) for (work, blocks), n in works.items()]

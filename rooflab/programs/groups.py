@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from rooflab.devices.base import Counters
-from rooflab.devices.records import NOWHERE, Launch, LaunchKey, Needs
+from rooflab.devices.records import NOWHERE, LaunchKey, Needs, RecordedLaunch
 
 APART: Final = 1.12
 """Launches of a key whose times differ by more, with none between, have other work."""
@@ -44,7 +44,7 @@ class LaunchSet:
 
     key: LaunchKey
     part: int
-    launches: tuple[Launch, ...]
+    launches: tuple[RecordedLaunch, ...]
     steps: int = 1
     positions: tuple[int, ...] = ()
     samples: tuple[Sample, ...] = ()
@@ -97,19 +97,19 @@ class LaunchSet:
         return tuple(name for name, _ in found.most_common())
 
 
-def grouped(launches: Sequence[Launch], steps: int = 1) -> list[LaunchSet]:
+def grouped(launches: Sequence[RecordedLaunch], steps: int = 1) -> list[LaunchSet]:
     """All groups of ``launches``, those with the most time first.
 
     They are those of ``steps`` repetitions of the same: a group has as many in each.
     """
-    by_key: dict[LaunchKey, list[Launch]] = defaultdict(list)
+    by_key: dict[LaunchKey, list[RecordedLaunch]] = defaultdict(list)
     for one in launches:
         by_key[one.key].append(one)
     found = [group for key, members in by_key.items() for group in _parts(key, members, steps)]
     return sorted(found, key=lambda group: -group.total_us)
 
 
-def _parts(key: LaunchKey, members: Sequence[Launch], steps: int) -> Iterator[LaunchSet]:
+def _parts(key: LaunchKey, members: Sequence[RecordedLaunch], steps: int) -> Iterator[LaunchSet]:
     if len(members) == steps == 1:  # which are many in a program that generates its kernels
         yield LaunchSet(key, 0, tuple(members), 1, (0,))
         return
@@ -138,7 +138,7 @@ def _classes(typical: Mapping[int, float]) -> list[list[int]]:
 
 
 def _by_problem(
-    places: list[int], positions: Mapping[int, Sequence[Launch]]
+    places: list[int], positions: Mapping[int, Sequence[RecordedLaunch]]
 ) -> Iterator[list[int]]:
     """Positions with equal times by the problem that they are, if all of them are known ones."""
     by_problem: dict[str, list[int]] = defaultdict(list)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooflab.devices.records import Launch, LaunchKey, Needs
+from rooflab.devices.records import LaunchKey, Needs, RecordedLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class CallLabel:
 
 
 def labels(
-    launches: Sequence[Launch],
+    launches: Sequence[RecordedLaunch],
     numbers: Sequence[int],
     calls: Mapping[int, CallLabel],
     phases: Sequence[tuple[str, ...]] = (),
@@ -44,7 +44,7 @@ def labels(
     return dict(by_key)
 
 
-def with_parts(launches: Sequence[Launch]) -> list[Launch]:
+def with_parts(launches: Sequence[RecordedLaunch]) -> list[RecordedLaunch]:
     """Launches that have the work of their whole call, with their part of it."""
     numbers = [one.call for one in launches]
     works = {one.call: one.work for one in launches if one.call}
@@ -54,7 +54,7 @@ def with_parts(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _shared(
-    launches: Sequence[Launch], numbers: Sequence[int], works: Mapping[int, Needs | None]
+    launches: Sequence[RecordedLaunch], numbers: Sequence[int], works: Mapping[int, Needs | None]
 ) -> list[Needs | None]:
     """The part of each launch in the work of its call."""
     by_call: dict[int, list[int]] = defaultdict(list)
@@ -87,8 +87,8 @@ def _part(work: Needs | None, share: float) -> Needs | None:
 
 
 def labelled(
-    launches: Sequence[Launch], known: Mapping[LaunchKey, Sequence[CallLabel | None]]
-) -> list[Launch]:
+    launches: Sequence[RecordedLaunch], known: Mapping[LaunchKey, Sequence[CallLabel | None]]
+) -> list[RecordedLaunch]:
     """The launches with what is known of the ones at the same place of their step.
 
     A key that a step launched another number of times has a label only if it always was the same.

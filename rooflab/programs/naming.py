@@ -10,13 +10,13 @@ from time import monotonic
 from typing import Any, Final
 
 from rooflab.devices.cuda.activity import Activity, Records
-from rooflab.devices.records import Launch, LaunchKey
+from rooflab.devices.records import LaunchKey, RecordedLaunch
 from rooflab.programs.labels import CallLabel, labels
 from rooflab.programs.main_thread import in_main_thread
 from rooflab.programs.periods import Period, call_starts, known_as
 from rooflab.programs.watch import OperationWatch
 
-Labels = Mapping[LaunchKey, Sequence[CallLabel | None]]
+LaunchLabels = Mapping[LaunchKey, Sequence[CallLabel | None]]
 
 STEPS: Final = 4.0
 """Two of them have one from its first launch to its last, and watched they take longer."""
@@ -36,7 +36,7 @@ PATIENCE_S: Final = 1.0
 class Named:
     """The labels of the launches of one step; ``problem`` says why operations have none."""
 
-    known: Labels = field(default_factory=dict)
+    known: LaunchLabels = field(default_factory=dict)
     problem: str = ""
 
 
@@ -85,7 +85,7 @@ class NamingTime:
             return Named(problem=why)
         return Named(self._labels(records, place), self._problem)
 
-    def _labels(self, records: Records, place: slice) -> Labels:
+    def _labels(self, records: Records, place: slice) -> LaunchLabels:
         calls = {
             number: CallLabel(call.operation, call.phase, call.work)
             for number, call in self._watch.calls.items()
@@ -103,12 +103,12 @@ def leave(watch: OperationWatch) -> None:
         in_main_thread(lambda: left.append(watch.left()), PATIENCE_S, late=True)
 
 
-def _known(one: Launch, keys: Collection[LaunchKey]) -> Launch:
+def _known(one: RecordedLaunch, keys: Collection[LaunchKey]) -> RecordedLaunch:
     return replace(one, grid=known_as(one.key, keys).grid)
 
 
 def _whole_step(
-    launches: Sequence[Launch], period: Period, keys: Collection[LaunchKey]
+    launches: Sequence[RecordedLaunch], period: Period, keys: Collection[LaunchKey]
 ) -> slice | None:
     """From its first launch to the next one's: of all whole ones that with the usual length.
 

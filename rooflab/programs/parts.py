@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import replace
 
-from rooflab.devices.records import Launch, Recording, StepTime
+from rooflab.devices.records import RecordedLaunch, Recording, StepTime
 from rooflab.errors import UsageError
 
 SHOWN = 8
@@ -20,7 +20,7 @@ def part_of(recording: Recording, name: str) -> Recording:
     ``UsageError`` if it has none.
     """
     starts = [window.start_ns for window in recording.windows]
-    by_step: dict[int, list[Launch]] = defaultdict(list)
+    by_step: dict[int, list[RecordedLaunch]] = defaultdict(list)
     for one in recording.launches:
         if name in one.phase:
             by_step[bisect_right(starts, one.start_ns)].append(one)

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final, Self
 
+from rooflab.devices.records import Cut
 from rooflab.errors import UsageError
 from rooflab.fleet import ranks
 from rooflab.programs.collectives import clock, epoch_ns
@@ -34,8 +35,6 @@ FAILED_S: Final = 3.0
 
 FOREVER: Final = 2**62
 """The end of a time that has not ended, in nanoseconds."""
-
-Cut = tuple[int, int]
 
 Journal = list[dict[str, Any]]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Final
 
-from rooflab.devices.records import NOWHERE, Launch, LaunchKey
+from rooflab.devices.records import NOWHERE, LaunchKey, RecordedLaunch
 
 FEWEST: Final = 4
 """Steps that make a period."""
@@ -49,21 +49,21 @@ class Period:
     length: int
     steps: tuple[range, ...]
 
-    def launches(self, found: Sequence[Launch]) -> list[Launch]:
+    def launches(self, found: Sequence[RecordedLaunch]) -> list[RecordedLaunch]:
         """Those of all steps."""
         return [found[i] for step in self.steps for i in step]
 
-    def ns(self, found: Sequence[Launch]) -> int:
+    def ns(self, found: Sequence[RecordedLaunch]) -> int:
         """The time of these launches."""
         return sum(one.ns for one in self.launches(found))
 
-    def step_s(self, found: Sequence[Launch]) -> float:
+    def step_s(self, found: Sequence[RecordedLaunch]) -> float:
         """The time of the launches of one step, in seconds."""
         return self.ns(found) / 1e9 / len(self.steps)
 
 
 def period_of(
-    launches: Sequence[Launch], order: Mapping[LaunchKey, Order] | None = None
+    launches: Sequence[RecordedLaunch], order: Mapping[LaunchKey, Order] | None = None
 ) -> Period | None:
     """The shortest period with nearly the most time, None if nothing repeats FEWEST times.
 
@@ -84,7 +84,7 @@ def period_of(
     return first if first and _is_close(first.length - best.length, best.length) else best
 
 
-def call_starts(launches: Sequence[Launch]) -> list[int]:
+def call_starts(launches: Sequence[RecordedLaunch]) -> list[int]:
     """Where each call of the program begins: one launch, or a CUDA graph of many."""
     graphs = [one.order if one.graph else None for one in launches]
     before = [None, *graphs]
@@ -94,7 +94,7 @@ def call_starts(launches: Sequence[Launch]) -> list[int]:
 class _Calls:
     """The calls of a program: each one launch, or a CUDA graph of many."""
 
-    def __init__(self, launches: Sequence[Launch]) -> None:
+    def __init__(self, launches: Sequence[RecordedLaunch]) -> None:
         self._keys = [one.key for one in launches]
         numbers: dict[LaunchKey, int] = defaultdict(count().__next__)
         self._ids = [numbers[key] for key in self._keys]
@@ -161,8 +161,8 @@ def _is_close(difference: int, length: int) -> bool:
 
 
 def steps_of(
-    launches: Sequence[Launch], order: Mapping[LaunchKey, Order]
-) -> tuple[Sequence[Launch], Period | None]:
+    launches: Sequence[RecordedLaunch], order: Mapping[LaunchKey, Order]
+) -> tuple[Sequence[RecordedLaunch], Period | None]:
     """The launches and their period, None if nothing that repeats has MOST of the time.
 
     Steps may differ in the grids of some kernels, as those of a model whose cache grows do: such
@@ -188,7 +188,7 @@ def steps_of(
     return found, replace(period, steps=_exact(period, found))
 
 
-def _exact(period: Period, launches: Sequence[Launch]) -> tuple[range, ...]:
+def _exact(period: Period, launches: Sequence[RecordedLaunch]) -> tuple[range, ...]:
     """The steps that are the same, if nearly all are: else those that differ a little too.
 
     The launches of a kernel are told apart by their places, of which all steps have the same.
@@ -201,7 +201,9 @@ def _exact(period: Period, launches: Sequence[Launch]) -> tuple[range, ...]:
     return tuple(step for step, each in pairs if each == common)
 
 
-def _places(period: Period, alike: Sequence[Launch]) -> dict[tuple[LaunchKey, int], list[int]]:
+def _places(
+    period: Period, alike: Sequence[RecordedLaunch]
+) -> dict[tuple[LaunchKey, int], list[int]]:
     """Where each launch of a step is in all of them: the first of its key, the second, ..."""
     found: dict[tuple[LaunchKey, int], list[int]] = defaultdict(list)
     for step in period.steps:

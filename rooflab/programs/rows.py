@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Final
 
 from rooflab.devices.base import Counters
-from rooflab.devices.records import Dim, Launch, Recording, Transfer, busy_ns
+from rooflab.devices.records import Dim, RecordedLaunch, Recording, Transfer, busy_ns
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM, Operand, Problem, extent, setting
@@ -104,7 +104,7 @@ def step_of(recording: Recording) -> MeanStep:
     """The mean step of a recording."""
     windows = recording.windows
     n = max(1, len(windows))
-    inside: list[Launch | Transfer] = [*recording.launches, *recording.copies]
+    inside: list[RecordedLaunch | Transfer] = [*recording.launches, *recording.copies]
     return MeanStep(
         us=sum(window.ns for window in windows) / 1e3 / n,
         busy_us=busy_ns(inside) / 1e3 / n,
@@ -134,7 +134,7 @@ def rows(
 
 
 def _graph(
-    launches: Sequence[Launch],
+    launches: Sequence[RecordedLaunch],
     counted: Counters,
     each: int,
     step: MeanStep,
@@ -142,7 +142,7 @@ def _graph(
     nominal_mhz: float | None,
 ) -> Iterator[Measurement]:
     """The graph with the most time, beside the groups of its kernels, which have times only."""
-    found: dict[int, list[Launch]] = defaultdict(list)
+    found: dict[int, list[RecordedLaunch]] = defaultdict(list)
     for one in launches:
         if one.graph:
             found[one.graph].append(one)

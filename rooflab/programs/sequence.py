@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
-from rooflab.devices.records import Launch, Recording, StepTime, Transfer
+from rooflab.devices.records import Cut, RecordedLaunch, Recording, StepTime, Transfer
 from rooflab.programs.periods import Order, Period
 from rooflab.programs.session import SOURCE
 
@@ -29,37 +29,34 @@ CALM: Final = 4
 
 CALM_PART: Final = 0.1
 
-T = TypeVar("T", Launch, Transfer)
-
-Cut = tuple[int, int]
-"""A time in which the program was held, counted or watched."""
+T = TypeVar("T", RecordedLaunch, Transfer)
 
 
-def order(one: Launch) -> Order:
+def order(one: RecordedLaunch) -> Order:
     """That of the program: kernels that run beside others begin in another one each time."""
     return one.order, one.start_ns
 
 
-def graph_launches(launches: Sequence[Launch], steps: int) -> int:
+def graph_launches(launches: Sequence[RecordedLaunch], steps: int) -> int:
     """How often a step launches a CUDA graph; its nodes have the place of that in the order."""
     calls = {one.order for one in launches if one.graph}
     return max(1, round(len(calls) / steps)) if calls else 0
 
 
-def recent(launches: Sequence[Launch]) -> list[Launch]:
+def recent(launches: Sequence[RecordedLaunch]) -> list[RecordedLaunch]:
     """Those of the last RECENT_NS."""
     since = launches[-1].start_ns - RECENT_NS if launches else 0
     return [one for one in launches if one.start_ns >= since]
 
 
-def repeated(launches: Sequence[Launch]) -> list[Launch]:
+def repeated(launches: Sequence[RecordedLaunch]) -> list[RecordedLaunch]:
     """Those whose key was launched TIMED times."""
     counts = Counter(one.key for one in launches)
     return [one for one in launches if counts[one.key] >= TIMED]
 
 
 def in_steps(
-    name: str, launches: Sequence[Launch], copies: list[Transfer], period: Period | None
+    name: str, launches: Sequence[RecordedLaunch], copies: list[Transfer], period: Period | None
 ) -> tuple[Recording, int]:
     """The steps of a period, or all as one, and the number of steps."""
     if period is None:
@@ -73,7 +70,7 @@ def in_steps(
     ), len(steps)
 
 
-def _spans(launches: Sequence[Launch], period: Period) -> list[tuple[int, int]]:
+def _spans(launches: Sequence[RecordedLaunch], period: Period) -> list[tuple[int, int]]:
     """From the start of each step to that of what comes after it."""
     ends = [*(one.start_ns for one in launches[1:]), max(one.end_ns for one in launches)]
     return [(launches[step.start].start_ns, ends[step.stop - 1]) for step in period.steps]
@@ -90,7 +87,7 @@ class Usual(NamedTuple):
     without: bool
 
 
-def usual(launches: Sequence[Launch], period: Period, looks: Sequence[Cut]) -> Usual:
+def usual(launches: Sequence[RecordedLaunch], period: Period, looks: Sequence[Cut]) -> Usual:
     """In times of ``looks``, one after the other, rooflab worked beside the program.
 
     Steps that do not overlap with one are taken if they are enough.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooflab.devices.records import Launch, Recording, Transfer
+from rooflab.devices.records import RecordedLaunch, Recording, Transfer
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import MOST_LAUNCHES, RecordedStep, StepLaunch
 from rooflab.programs.groups import LaunchSet
@@ -24,9 +24,11 @@ def first_step(
     row_of = {id(one): i for i, group in enumerate(groups) for one in group.launches}
     others = {row.kernel: i for i, row in enumerate(rows)}
     found = []
-    spans: list[Launch | Transfer] = [*recording.launches, *recording.copies]
+    spans: list[RecordedLaunch | Transfer] = [*recording.launches, *recording.copies]
     for one in spans:
-        row = row_of.get(id(one)) if isinstance(one, Launch) else others.get(COPIES[one.kind])
+        row = (
+            row_of.get(id(one)) if isinstance(one, RecordedLaunch) else others.get(COPIES[one.kind])
+        )
         if row is not None and window.start_ns <= one.start_ns < window.end_ns:
             start = (one.start_ns - window.start_ns) / 1e3
             found.append(StepLaunch(start, one.ns / 1e3, one.device, one.stream, row))

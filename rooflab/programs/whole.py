@@ -17,7 +17,14 @@ from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti, RangeProfiler
 from rooflab.devices.cuda.replay import BusyError, Counted, Replay, counters_of
-from rooflab.devices.records import Launch, LaunchKey, Recording, Transfer, of_one_device
+from rooflab.devices.records import (
+    Cut,
+    LaunchKey,
+    RecordedLaunch,
+    Recording,
+    Transfer,
+    of_one_device,
+)
 from rooflab.errors import RooflabError, UsageError
 from rooflab.programs import sequence
 from rooflab.programs.collectives import merged_cuts
@@ -27,7 +34,7 @@ from rooflab.programs.naming import Named, NamingTime
 from rooflab.programs.parts import part_of
 from rooflab.programs.peers import Peers
 from rooflab.programs.periods import Order, Period, known_as, steps_of
-from rooflab.programs.sequence import Cut, moved, without
+from rooflab.programs.sequence import moved, without
 from rooflab.programs.session import Findings
 from rooflab.programs.yielding import yielding
 
@@ -91,7 +98,7 @@ class Whole:
         require_gpu()
         self._cupti = Cupti()
         self._activity = Activity(self._cupti)
-        self._launches: list[Launch] = []
+        self._launches: list[RecordedLaunch] = []
         self._copies: list[Transfer] = []
         self._cuts: list[Cut] = []
         self._notes: dict[str, None] = {}
@@ -163,7 +170,9 @@ class Whole:
             cuts=cuts,
         )
 
-    def _usual(self, launches: Sequence[Launch], period: Period, cuts: Sequence[Cut]) -> Period:
+    def _usual(
+        self, launches: Sequence[RecordedLaunch], period: Period, cuts: Sequence[Cut]
+    ) -> Period:
         """The steps that are like the most, without those in which this thread worked."""
         looks = [span for one in self._looks if (span := moved(one, cuts))]
         usual = sequence.usual(launches, period, looks)
@@ -270,7 +279,7 @@ class Whole:
         counted = self._counted or self._graphs or self._uncounted
         return (self._is_nameable() and self._named is None) or (self._counters and not counted)
 
-    def _has_names(self, recent: Sequence[Launch], period: Period) -> bool:
+    def _has_names(self, recent: Sequence[RecordedLaunch], period: Period) -> bool:
         """Whether something may be known of what launches what; of a CUDA graph nothing is."""
         alone = any(not one.graph for one in period.launches(recent))
         return bool(self._inside) or (alone and self._is_nameable())
@@ -286,7 +295,7 @@ class Whole:
             self._notes[str(error)] = None
             self._counters = False
 
-    def _begin_counting(self, recent: Sequence[Launch], period: Period | None) -> bool:
+    def _begin_counting(self, recent: Sequence[RecordedLaunch], period: Period | None) -> bool:
         """What is missing of the launches that repeat; False if nothing is, or it cannot begin."""
         repeated = period.launches(recent) if period else sequence.repeated(recent)
         if self._named:  # one kernel may do different work
@@ -333,7 +342,7 @@ class Whole:
             self._told_slow = True
             self._narrate(f"counting takes longer than usual here: about {left_s:.0f} s more")
 
-    def _begin_naming(self, recent: Sequence[Launch], period: Period) -> None:
+    def _begin_naming(self, recent: Sequence[RecordedLaunch], period: Period) -> None:
         """Which operation of PyTorch launches what."""
         self._begin_cut()
         self._activity.flush()

@@ -22,7 +22,7 @@ from rooflab.runs.compare_programs import ProgramComparison
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow, even as references."""
 
-Outcome = dict[str, str]
+CaseOutcome = dict[str, str]
 """Empty for a success; what was ``skipped``, or a ``failure`` with its type and details."""
 
 
@@ -94,7 +94,7 @@ def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
             yield f"{side} {name}", value
 
 
-def _cases(comparison: Comparison) -> Iterator[tuple[Measurement, Outcome]]:
+def _cases(comparison: Comparison) -> Iterator[tuple[Measurement, CaseOutcome]]:
     judged = {row.key for row in comparison.only_new}
     if isinstance(comparison, ProgramComparison):  # only the step decides; the output has the rest
         for point in comparison.groups:

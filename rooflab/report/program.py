@@ -237,11 +237,11 @@ def cells_of(run: RunData) -> tuple[list[str], list[list[str]]]:
     return ["kernel", *columns], cells
 
 
-Named = tuple[tuple[str, str], Measurement]
+NamedRow = tuple[tuple[str, str], Measurement]
 """A row, its name and what tells it apart."""
 
 
-def _shown(program: Program) -> tuple[list[Named], list[Named]]:
+def _shown(program: Program) -> tuple[list[NamedRow], list[NamedRow]]:
     """Groups, all small ones as one; then what is no launch."""
     most = SHOWN if len(program.groups) != SHOWN + 1 else SHOWN + 1
     shown, rest = program.groups[:most], program.groups[most:]

@@ -15,7 +15,7 @@ from rich.table import Table
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
-from rooflab.model.roofline import Ceiling, Limits, Roofline
+from rooflab.model.roofline import Ceiling, CeilingList, Roofline
 from rooflab.model.timeline import Span, unit
 from rooflab.report.fitting import ROOMY, FigureTable
 from rooflab.report.text import (
@@ -163,7 +163,7 @@ ROUTES: Final = {
 }
 
 
-def route_tables(routes: Mapping[tuple[str, str], Limits]) -> dict[str, Table]:
+def route_tables(routes: Mapping[tuple[str, str], CeilingList]) -> dict[str, Table]:
     """GB/s from each device (rows) to each other one (columns), a table per kind of figure."""
     names = list(dict.fromkeys(name for route in routes for name in route))
     tables = {}

@@ -24,13 +24,13 @@ GUESSES: Final = 64
 LOOKED_AT: Final = 500
 """What is tried to find the difference of two clocks, and with how many launches."""
 
-Call = Mapping[int, CollectiveLaunch]
+CollectiveCall = Mapping[int, CollectiveLaunch]
 """The launches of one call, by rank."""
 
 
 def calls(
     of: Mapping[int, Sequence[CollectiveLaunch]], known: Mapping[int, Collectives]
-) -> list[Call]:
+) -> list[CollectiveCall]:
     """The calls of one collective that all ranks of ``of`` have; ``known`` has their clocks."""
     sorted_of = {rank: sorted(some, key=lambda one: one.end_ns) for rank, some in of.items()}
     first = min(sorted_of, key=lambda rank: (len(sorted_of[rank]), rank))
@@ -39,7 +39,7 @@ def calls(
         rank: _behind(ends[first], ends[rank], list(_guesses(known, ends, first, rank)))
         for rank in sorted_of
     }
-    found: list[Call] = []
+    found: list[CollectiveCall] = []
     for one in sorted_of[first]:
         call = {
             rank: sorted_of[rank][_nearest(ends[rank], one.end_ns - behind[rank])]
@@ -50,7 +50,7 @@ def calls(
     return found
 
 
-def _together(call: Call, behind: Mapping[int, int]) -> bool:
+def _together(call: CollectiveCall, behind: Mapping[int, int]) -> bool:
     ends = [one.end_ns + behind[rank] for rank, one in call.items()]
     shortest = min(one.ns for one in call.values())
     return max(ends) - min(ends) <= max(TOGETHER_NS, shortest / 2)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rooflab.model.collectives import CollectiveLaunch, Collectives, collective_of
 from rooflab.model.measurement import Measurement
-from rooflab.runs.calls import Call, calls
+from rooflab.runs.calls import CollectiveCall, calls
 from rooflab.runs.program import IDLE, Program, total
 
 if TYPE_CHECKING:
@@ -196,7 +196,9 @@ def _waits(of: Mapping[int, Sequence[CollectiveLaunch]], known: Mapping[int, Col
     return (*_shares(found, len(found) / each[few]), "")
 
 
-def _shares(found: Sequence[Call], steps: float) -> tuple[dict[int, float], dict[int, float]]:
+def _shares(
+    found: Sequence[CollectiveCall], steps: float
+) -> tuple[dict[int, float], dict[int, float]]:
     """Of calls of so many steps: what each rank waits, and what the others wait for the last."""
     waits: dict[int, float] = dict.fromkeys(found[0], 0.0)
     caused: dict[int, float] = dict.fromkeys(found[0], 0.0)

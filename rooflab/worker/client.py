@@ -21,9 +21,9 @@ from rooflab.devices.base import Counters
 from rooflab.errors import ALONE, RooflabError
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
-from rooflab.model.roofline import Limits, Roofline
+from rooflab.model.roofline import CeilingList, Roofline
 from rooflab.worker.messages import (
-    Builds,
+    BuildRecords,
     Count,
     Done,
     End,
@@ -64,7 +64,7 @@ class Worker:
         self._helpers = 0
         self._at: Progress | None = None
         self.clock = Clock()
-        self.builds: Builds = {}
+        self.builds: BuildRecords = {}
         self.launches_us: list[list[float]] = []
         """Per worker, the time of an empty launch in each of its candidates, µs."""
 
@@ -83,9 +83,9 @@ class Worker:
         roofline: Roofline = self._ask("roofline", again)
         return roofline
 
-    def levels(self, *, links: bool) -> Limits:
+    def levels(self, *, links: bool) -> CeilingList:
         """Ceilings of each memory level and pipe, and of links; raises ``RooflabError``."""
-        limits: Limits = self._ask("levels", links)
+        limits: CeilingList = self._ask("levels", links)
         return limits
 
     def _ask(self, name: str, argument: bool) -> Any:

@@ -9,7 +9,7 @@ from rooflab.config import SweepConfig
 from rooflab.measure.protocol import Clock, Outcome
 from rooflab.model.problem import ProblemRecord
 
-Builds = dict[str, list[dict[str, Any]]]
+BuildRecords = dict[str, list[dict[str, Any]]]
 """By ``Kernel.id``, records of each compilation: registers, spills and so on."""
 
 
@@ -56,7 +56,7 @@ class Measured:
 
     outcomes: list[Outcome]
     clock: Clock = field(default_factory=Clock)
-    builds: Builds = field(default_factory=dict)
+    builds: BuildRecords = field(default_factory=dict)
 
 
 # Replies -----------------------------------------------------------------------------------------

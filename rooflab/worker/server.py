@@ -26,7 +26,7 @@ from rooflab.measure.rehearsal import rehearse
 from rooflab.measure.settings import Own, Settings
 from rooflab.measure.warmup import probe, warm_up
 from rooflab.model.problem import ProblemRecord
-from rooflab.model.roofline import Limits, Roofline
+from rooflab.model.roofline import CeilingList, Roofline
 from rooflab.worker.lifeline import end_with_parent
 from rooflab.worker.messages import (
     Count,
@@ -160,7 +160,7 @@ class Server:
         """The device's ceilings; ``again`` measures those that percentages refer to now."""
         return self._device.remeasure() if again else self._device.roofline()
 
-    def levels(self, links: bool) -> Limits:
+    def levels(self, links: bool) -> CeilingList:
         """Ceilings of each memory level and pipe, and of links, which are kept on disk."""
         return known_levels(self._device, links=links)
 

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from synthetic import h200_roofline, row, run
 
-from rooflab.kernels.base import Kernel, Launch, Operands, Variant
+from rooflab.devices.base import Launch
+from rooflab.kernels.base import Kernel, Operands, Variant
 from rooflab.kernels.registry import Registry
 from rooflab.kernels.sources import discover
 from rooflab.model.encoding import decode, encode

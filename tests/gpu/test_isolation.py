@@ -8,9 +8,9 @@ import pytest
 
 from rooflab.cli import main
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.registry import open_device
-from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Operands
 from rooflab.kernels.sources import discover
 from rooflab.measure.protocol import Protocol
 from rooflab.runs import store

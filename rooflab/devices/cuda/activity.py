@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from rooflab.devices.cuda.cupti import Cupti
 from rooflab.devices.cuda.markers import HostCall, Marker, phases_of, ranges_of
-from rooflab.devices.records import CopyKind, Launch, Transfer
+from rooflab.devices.records import CopyKind, RecordedLaunch, Transfer
 from rooflab.errors import KernelError, UnavailableError
 
 BUFFER_BYTES: Final = 2**19
@@ -114,7 +114,7 @@ class Records(NamedTuple):
     ``dropped`` is how many records did not fit in memory.
     """
 
-    launches: list[Launch]
+    launches: list[RecordedLaunch]
     copies: list[Transfer]
     numbers: list[int]
     phases: list[tuple[str, ...]]
@@ -380,9 +380,9 @@ def _calls(kept: Mapping[int, list[Any]], ns: Callable[[int], int]) -> dict[int,
     return {one.correlation: HostCall(one.thread, ns(one.start)) for one in ordered}
 
 
-def _launch(one: Any, ns: Callable[[int], int]) -> Launch:
+def _launch(one: Any, ns: Callable[[int], int]) -> RecordedLaunch:
     grid, block = tuple(one.grid), tuple(one.block)
-    return Launch(
+    return RecordedLaunch(
         kernel=_name(one.name),
         start_ns=ns(one.start),
         end_ns=ns(one.end),

@@ -82,7 +82,7 @@ def word(source: Path) -> str:
     return f"./{source}" if str(source).startswith("-") else str(source)
 
 
-Setting = Literal["auto", "nvcc", "nvrtc"]
+CompilerSetting = Literal["auto", "nvcc", "nvrtc"]
 """Values of ``--compiler``."""
 
 
@@ -95,7 +95,7 @@ class Choice:
     note: str = ""
 
 
-def choose(setting: Setting, driver: str | None) -> Choice:
+def choose(setting: CompilerSetting, driver: str | None) -> Choice:
     """The compilers for a ``driver``'s CUDA version, such as ``"13.0"``.
 
     ``""`` means that there is no GPU, hence nothing to compile for; None that nothing will run, so

@@ -16,45 +16,45 @@ from typing import Any, Final
 from rooflab.devices.base import Reading
 from rooflab.model.facts import Fact
 
-Value = str | int | float | None
+FactValue = str | int | float | None
 
 
-def _text(raw: Any) -> Value:
+def _text(raw: Any) -> FactValue:
     # The package returned bytes until version 11.
     text = raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
     return text.strip() or None
 
 
-def _present(raw: Any) -> Value:
+def _present(raw: Any) -> FactValue:
     """A count that may be zero; all bits set is NVML's "not available"."""
     return None if raw < 0 or raw in (2**32 - 1, 2**64 - 1) else int(raw)
 
 
-def _positive(raw: Any) -> Value:
+def _positive(raw: Any) -> FactValue:
     return _present(raw) or None
 
 
-def _thousandths(raw: Any) -> Value:
+def _thousandths(raw: Any) -> FactValue:
     """Watts from milliwatts, joules from millijoules."""
     return _positive(raw) and raw / 1000
 
 
-def _capability(raw: Any) -> Value:
+def _capability(raw: Any) -> FactValue:
     major, minor = raw
     return f"{major}.{minor}" if major > 0 else None
 
 
-def _cuda_version(raw: Any) -> Value:
+def _cuda_version(raw: Any) -> FactValue:
     return f"{raw // 1000}.{raw % 1000 // 10}" if raw > 0 else None
 
 
-def _switch(raw: Any) -> Value:
+def _switch(raw: Any) -> FactValue:
     # Some functions return [current, pending], some the current state alone.
     current = raw[0] if isinstance(raw, (list, tuple)) else raw
     return {0: "disabled", 1: "enabled"}.get(current)
 
 
-def _compute_mode(raw: Any) -> Value:
+def _compute_mode(raw: Any) -> FactValue:
     return {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}.get(raw)
 
 
@@ -63,7 +63,7 @@ class _Query:
     """``constants`` are the names of the module's constants that follow the device handle."""
 
     function: str
-    convert: Callable[[Any], Value]
+    convert: Callable[[Any], FactValue]
     unit: str = ""
     constants: tuple[str, ...] = ()
 

@@ -20,7 +20,7 @@ from rooflab.model.problem import SFU
 from rooflab.model.roofline import Ceiling, MissingCeiling, Provenance, Roofline
 
 Facts = Mapping[str, Fact]
-Limits = tuple[tuple[Ceiling, ...], tuple[MissingCeiling, ...]]
+PeakLists = tuple[tuple[Ceiling, ...], tuple[MissingCeiling, ...]]
 """Known ceilings, and missing ones."""
 
 
@@ -123,7 +123,7 @@ def compute_ceilings(
     table: DeviceTable,
     clock_mhz: float | None = None,
     provenance: Provenance = "derived",
-) -> Limits:
+) -> PeakLists:
     """Compute limits in FLOP/s, keyed by precision; ``sfu`` in operations per second.
 
     Without ``clock_mhz`` the clock is NVML's maximum SM clock, so that no kernel exceeds a limit.
@@ -192,7 +192,7 @@ def _no_rate(key: str, capability: str) -> str:
     return f"compute capability {capability} has no {needed} tensor cores"
 
 
-def memory_ceilings(facts: Facts, table: DeviceTable) -> Limits:
+def memory_ceilings(facts: Facts, table: DeviceTable) -> PeakLists:
     """The bandwidth of device memory in byte/s, decimal."""
     key, found, reasons = memory_name(facts, table), [], []
     for name, title in (("memory_clock_max", "memory clock"), ("memory_bus_width", "bus width")):

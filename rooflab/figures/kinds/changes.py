@@ -22,8 +22,6 @@ NAMED: Final = 8
 SAME: Final = 0.02
 """A part of the time that is no change."""
 
-Point = model.Point
-
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -169,7 +167,9 @@ def _strip(
     return panel
 
 
-def _draw(panel: model.Panel, change: Moved, ends: Sequence[Point], size: Area, order: int) -> None:
+def _draw(
+    panel: model.Panel, change: Moved, ends: Sequence[model.DataPoint], size: Area, order: int
+) -> None:
     if change.before:
         mark = bubbles.bubble(change.before, ends[0], size, order, named=False, hollow=True)
         panel.marks.append(mark)
@@ -188,7 +188,11 @@ def _draw(panel: model.Panel, change: Moved, ends: Sequence[Point], size: Area, 
 
 
 def _labels(
-    panel: model.Panel, changes: Sequence[Moved], ends: Sequence[Point], size: Area, most: int
+    panel: model.Panel,
+    changes: Sequence[Moved],
+    ends: Sequence[model.DataPoint],
+    size: Area,
+    most: int,
 ) -> Iterator[model.Label]:
     """What changed most has a label; those in a pile have one together."""
     text = {id(one.shown): one.text for one in changes}

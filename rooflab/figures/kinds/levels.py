@@ -41,7 +41,7 @@ class Level:
     size: float
     face: str = ""
 
-    def marks(self, point: model.Point, colour: str) -> model.Marks:
+    def marks(self, point: model.DataPoint, colour: str) -> model.Marks:
         """Its marker at a point."""
         look = (colour, self.marker, self.size)
         return model.Marks([point], *look, face=self.face, edge=1, around=7 - self.size, z=5)

@@ -132,7 +132,7 @@ def _shared(extents: Sequence[Extent]) -> bool:
 
 def _x_limits(
     data: FigureData, roofs: Sequence[DeviceRoof], xs: Sequence[float], width: float
-) -> model.Limits:
+) -> model.AxisLimits:
     before, after = (0.98, 0.88) if data.several else (1.5, 1.5)
     if data.several and len(roofs) > 1:
         after = 1.4  # the labels of lower roofs are between the points and the frame
@@ -149,7 +149,7 @@ def _x_limits(
     return model.log_limits(xs, width, min(before, 0.36 * width), min(after, 0.28 * width), 1.0)
 
 
-def _y_limits(extent: Extent, cell: model.Cell, scale: float) -> model.Limits:
+def _y_limits(extent: Extent, cell: model.Cell, scale: float) -> model.AxisLimits:
     above = 0.14 + 0.14 * extent.flats
     return model.log_limits([y / scale for y in extent.ys], cell.height, 0.24, above, 1.0)
 

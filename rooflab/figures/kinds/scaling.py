@@ -35,7 +35,7 @@ class Curve:
 
     name: str
     series: Series
-    points: list[model.Point]
+    points: list[model.DataPoint]
 
 
 Panels = dict[str, list[Curve]]

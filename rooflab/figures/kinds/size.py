@@ -163,11 +163,11 @@ def _several(rows: Sequence[Measurement]) -> bool:
 
 # A panel -----------------------------------------------------------------------------------------
 
-Place = tuple[str, str]
+PanelPlace = tuple[str, str]
 """Workload and size, which have one position on the x axis."""
 
 
-def _place(row: Measurement) -> Place:
+def _place(row: Measurement) -> PanelPlace:
     return row.problem.workload, row.problem.size
 
 
@@ -177,7 +177,7 @@ def _fill(
     data: FigureData,
     group: Sequence[Series],
     roofs: Sequence[DeviceRoof],
-    xs: Mapping[Place, float],
+    xs: Mapping[PanelPlace, float],
     *,
     joined: bool,
 ) -> None:
@@ -205,12 +205,12 @@ def _fill(
         panel.labels.append(model.beside(point, text, data.styles[kernel].ink, tied=True))
 
 
-RoofLine = tuple[DeviceRoof, Provenance, list[model.Point]]
+RoofLine = tuple[DeviceRoof, Provenance, list[model.DataPoint]]
 
 
 def _roof_labels(panel: model.Panel, lines: Iterable[RoofLine]) -> None:
     """The lines, and one label for those of a device and provenance."""
-    named: dict[tuple[str, str], tuple[str, list[model.Point]]] = {}
+    named: dict[tuple[str, str], tuple[str, list[model.DataPoint]]] = {}
     for roof, provenance, points in lines:
         panel.lines.append(model.roof(points, provenance, roof.colour))
         named.setdefault((roof.owner, provenance), (roof.colour, []))[1].extend(points)
@@ -228,7 +228,7 @@ def _roof_lines(
     quantity: Quantity,
     group: Sequence[Series],
     roofs: Sequence[DeviceRoof],
-    xs: Mapping[Place, float],
+    xs: Mapping[PanelPlace, float],
 ) -> Iterator[RoofLine]:
     """Each roof's values at its sizes, and their provenance at the largest size.
 
@@ -267,7 +267,7 @@ def _roof_lines(
 
 def _size_axis(
     group: Sequence[Series], square: bool, by_bytes: bool, width: float
-) -> tuple[model.Axis, model.Axis | None, dict[Place, float]]:
+) -> tuple[model.Axis, model.Axis | None, dict[PanelPlace, float]]:
     rows = {_place(row): row for row in rows_of(group)}
     if square:
         places = {
@@ -286,7 +286,7 @@ def _size_axis(
     text = _bytes_text if by_bytes else model.size_text
     texts = {p: (text(row), model.number(intensity(row))) for p, row in rows.items()}
     # Keep the ticks whose labels have room, from right to left.
-    kept: list[Place] = []
+    kept: list[PanelPlace] = []
     edge = float("inf")
     for shape in sorted(places, key=lambda shape: -places[shape]):
         x = width * axis.share(places[shape])

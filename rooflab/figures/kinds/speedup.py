@@ -177,7 +177,7 @@ def _bars(
         panel.lines.append(model.Line(_apart(sides), style.colour, 0.0, z=2))
 
 
-def _apart(lines: Iterable[Sequence[model.Point]]) -> list[model.Point]:
+def _apart(lines: Iterable[Sequence[model.DataPoint]]) -> list[model.DataPoint]:
     """Lines as one, with gaps between them."""
     return [point for line in lines for point in (*line, model.GAP)]
 

@@ -88,7 +88,7 @@ def _draw_groups(panel: model.Panel, found: Sequence[TimedGroup], scale: float) 
     """A segment for each, those of one kind together; the names slant down from them."""
     low, high = GROUPS
     boxes: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
-    ends: list[model.Point] = []
+    ends: list[model.DataPoint] = []
     x, whole = 0.0, sum(one.us for one in found)
     for group in _in_order(found):
         start = x

@@ -32,7 +32,7 @@ MOST: Final = 10.0
 """Differences are drawn up to ten times the time; larger ones are at the edge, with their value."""
 
 _SHAPES: Final = {Rating.SLOW: "^", Rating.FAST: "v", Rating.UNDECIDED: "D", Rating.EVEN: "o"}
-Marked = Sequence[tuple[MemberRow, Finding]]
+MarkedRows = Sequence[tuple[MemberRow, Finding]]
 """The members of a panel."""
 
 
@@ -91,7 +91,7 @@ def tick_text(value: float) -> str:
 # A panel -----------------------------------------------------------------------------------------
 
 
-def _panel(resource: Resource, marked: Marked, threshold_percent: float) -> Markup:
+def _panel(resource: Resource, marked: MarkedRows, threshold_percent: float) -> Markup:
     pitch = min(ROOMY, max(CLOSE, TALLEST / len(marked)))
     bottom = TOP + pitch * max(len(marked), 3)
     findings = [found for _, found in marked]

@@ -26,7 +26,7 @@ from rooflab.model.precision import PRECISIONS, Precision
 from rooflab.model.problem import Operand, Problem
 from rooflab.workloads import DEFAULT, catalogue, find
 
-Count = Annotated[int, Field(strict=True, gt=0)]
+PositiveCount = Annotated[int, Field(strict=True, gt=0)]
 Macro = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 
 
@@ -88,8 +88,8 @@ class Configuration(BaseModel):
     name: str = ""
     precisions: list[str] = Field([])
     access_bytes: int = Field(0, strict=True, ge=0)
-    splits: Count = 1
-    swizzle: Count = 1
+    splits: PositiveCount = 1
+    swizzle: PositiveCount = 1
     raster: Literal["auto", "m", "n"] = "auto"
 
     @property
@@ -184,8 +184,8 @@ class Header(BaseModel):
     variants: list[Configuration] = Field(
         [], max_length=MAX_VARIANTS, examples=["variants = [{ STAGES = 3 }]"]
     )
-    constraints: dict[str, Count] = Field({}, examples=["constraints = { K = 8 }"])
-    limits: dict[str, Count] = Field({}, examples=["limits = { columns = 32768 }"])
+    constraints: dict[str, PositiveCount] = Field({}, examples=["constraints = { K = 8 }"])
+    limits: dict[str, PositiveCount] = Field({}, examples=["limits = { columns = 32768 }"])
     access_bytes: int = Field(0, strict=True, ge=0, examples=["access_bytes = 16"])
     k_major: list[str] = Field([], examples=['k_major = ["tf32"]'])
     options: list[str] = Field([], examples=['options = ["-use_fast_math"]'])

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cuda import compiler, cutlass_headers, driver
 from rooflab.devices.cuda.device import availability
 from rooflab.devices.cuda.launches import (
@@ -40,7 +40,7 @@ from rooflab.devices.cuda.launches import (
 from rooflab.devices.cuda.nvcc import Nvcc, choose, driver_version
 from rooflab.errors import KernelError, LaunchError, UnavailableError, UsageError
 from rooflab.files import kernel_name, kernels_dir
-from rooflab.kernels.base import Kernel, Launch, LaunchShape, Operands, Variant
+from rooflab.kernels.base import Kernel, LaunchShape, Operands, Variant
 from rooflab.kernels.cuda_file import arguments, host, padding, tensor_maps
 from rooflab.kernels.cuda_file.geometry import Geometry
 from rooflab.kernels.cuda_file.header import MAX_THREADS, Configuration, Header, read_header

@@ -11,8 +11,8 @@ from functools import cache
 from math import prod
 from typing import Any, Final
 
-from rooflab.devices.base import Device, MarkedLaunch
-from rooflab.kernels.base import Launch, Operands
+from rooflab.devices.base import Device, Launch, MarkedLaunch
+from rooflab.kernels.base import Operands
 from rooflab.kernels.cuda_file import tensor_maps
 from rooflab.kernels.cuda_file.header import Map
 from rooflab.model.problem import Problem

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import numpy as np  # noqa: TID253  imported late itself
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cuda.driver import TENSOR_MAP_BYTES, TensorMap, active_clusters, encode
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.base import Operands
 from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import CudaFile, arch_of
 from rooflab.kernels.cuda_file.tensor_maps import PROMOTIONS

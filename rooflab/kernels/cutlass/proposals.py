@@ -14,9 +14,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.files import kernels_dir
-from rooflab.kernels.base import Kernel, Launch, Operands, Variant
+from rooflab.kernels.base import Kernel, Operands, Variant
 from rooflab.kernels.cuda_file.header import Configuration
 from rooflab.kernels.cuda_file.kernel import PLAN_GB, CudaFile, read_file
 from rooflab.kernels.registry import BUILTIN

@@ -10,10 +10,10 @@ from itertools import pairwise, product
 from math import inf
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cpu.ceilings import fix_numba_threads
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.base import Operands
 from rooflab.kernels.registry import register
 from rooflab.model.encoding import E4M3, E4M3_MAX, encode
 from rooflab.model.precision import FP8_E4M3

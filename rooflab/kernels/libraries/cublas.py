@@ -10,8 +10,8 @@ import os
 from functools import partial
 from typing import Any, Final
 
-from rooflab.devices.base import Device
-from rooflab.kernels.base import Launch, Operands
+from rooflab.devices.base import Device, Launch
+from rooflab.kernels.base import Operands
 from rooflab.kernels.libraries.cuda import guarded, needs, require_tensor_cores
 from rooflab.kernels.registry import register
 from rooflab.model.precision import PRECISIONS

@@ -14,10 +14,10 @@ from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cuda.launches import Builds
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Kernel, Launch, Operands, Variant
+from rooflab.kernels.base import Kernel, Operands, Variant
 from rooflab.kernels.libraries import cublas
 from rooflab.kernels.libraries.cuda import (
     guarded,

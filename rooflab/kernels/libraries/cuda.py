@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cuda import install
 from rooflab.devices.cuda.device import availability
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Launch
 from rooflab.model.precision import Precision
 from rooflab.model.problem import Problem
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.base import Operands
 from rooflab.kernels.libraries import cublas
 from rooflab.kernels.libraries.cuda import needs
 from rooflab.kernels.registry import register

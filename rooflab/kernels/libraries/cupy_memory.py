@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from rooflab.devices.base import Device
-from rooflab.kernels.base import Launch, Operands
+from rooflab.devices.base import Device, Launch
+from rooflab.kernels.base import Operands
 from rooflab.kernels.libraries.cuda import guarded, needs
 from rooflab.kernels.registry import register
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from rooflab.kernels.libraries.packages import FLOATS, Package, Work
+from rooflab.kernels.libraries.packages import FLOATS, Computation, Package
 from rooflab.model.problem import Problem
 
 LIGER: Final = Package("liger-kernel", "liger_kernel", "Liger", others=("triton",))
@@ -80,7 +80,7 @@ def _wide(problem: Problem) -> str:
     return f"liger takes rows of up to {WIDEST} elements" if columns > WIDEST else ""
 
 
-WORKS: Final[dict[str, Work]] = {
+WORKS: Final[dict[str, Computation]] = {
     "rmsnorm": _rmsnorm,
     "rmsnorm_backward": _rmsnorm_backward,
     "layernorm": _layernorm,

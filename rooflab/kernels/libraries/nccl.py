@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cuda.device import availability
-from rooflab.kernels.base import Group, Launch, Operands
+from rooflab.kernels.base import Group, Operands
 from rooflab.kernels.libraries.cuda import guarded
 from rooflab.kernels.registry import register
 from rooflab.model.precision import PRECISIONS

@@ -10,12 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Final
 
-from rooflab.devices.base import Device
-from rooflab.kernels.base import Launch, Operands, no_reason
+from rooflab.devices.base import Device, Launch
+from rooflab.kernels.base import Operands, no_reason
 from rooflab.kernels.libraries import pytorch
 from rooflab.kernels.libraries.cuda import guarded
 
-Work = Callable[..., Any]
+Computation = Callable[..., Any]
 """``work(torch, problem, *inputs)`` returns the results. One that ``plans`` gets the outputs too:
 it returns a launch that writes them."""
 
@@ -52,7 +52,7 @@ class Package:
         name: str,
         title: str,
         workload: str,
-        work: Work,
+        work: Computation,
         *precisions: str,
         plans: bool = False,
         unsupported: Callable[[Any], str] = no_reason,
@@ -65,14 +65,16 @@ class Package:
         pytorch.add(prepare, name, title, workload, "cuda", *precisions, **told)
 
 
-def _prepare(told: str, work: Work, plans: bool, device: Device, operands: Operands) -> Launch:
+def _prepare(
+    told: str, work: Computation, plans: bool, device: Device, operands: Operands
+) -> Launch:
     """One launch compiles what the package compiles."""
     launch = guarded(_made(work, plans, device, operands), Exception, told, alive=operands)
     launch()
     return launch
 
 
-def _made(work: Work, plans: bool, device: Device, operands: Operands) -> Callable[[], None]:
+def _made(work: Computation, plans: bool, device: Device, operands: Operands) -> Callable[[], None]:
     """The launch, which is planned when it is first called."""
     import torch
 

@@ -9,9 +9,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Final
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.base import Operands
 from rooflab.kernels.libraries.cuda import guarded, needs
 from rooflab.kernels.registry import register
 from rooflab.model.encoding import E4M3_MAX

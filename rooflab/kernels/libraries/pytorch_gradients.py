@@ -7,8 +7,8 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from rooflab.devices.base import Device
-from rooflab.kernels.base import Launch, Operands
+from rooflab.devices.base import Device, Launch
+from rooflab.kernels.base import Operands
 from rooflab.kernels.libraries.cuda import guarded
 from rooflab.kernels.libraries.pytorch import add, aligned, queue_of, tensors
 from rooflab.model.problem import Problem

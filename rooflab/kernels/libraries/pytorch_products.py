@@ -6,8 +6,8 @@ from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, Final
 
-from rooflab.devices.base import Device
-from rooflab.kernels.base import Launch, Operands
+from rooflab.devices.base import Device, Launch
+from rooflab.kernels.base import Operands
 from rooflab.kernels.libraries.cuda import guarded, multiples, scales_of_128
 from rooflab.kernels.libraries.pytorch import (
     add,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from rooflab.kernels.libraries.packages import FLOATS, Package, Work
+from rooflab.kernels.libraries.packages import FLOATS, Computation, Package
 from rooflab.workloads.gradients import CrossEntropyBackward
 from rooflab.workloads.transformer import Rope
 
@@ -98,7 +98,7 @@ def _unsupported(problem: Any) -> str:
     return ""
 
 
-WORKS: Final[dict[str, Work]] = {
+WORKS: Final[dict[str, Computation]] = {
     "softmax": _softmax,
     "rmsnorm": _rmsnorm,
     "layernorm": _layernorm,

@@ -15,7 +15,7 @@ from rooflab.devices.records import StepTime
 Thread = tuple[Hashable, Hashable]
 """A process and a thread of it."""
 
-Key = Hashable
+EventKey = Hashable
 """What a launch and the call that made it have in common."""
 
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep#\d+")
@@ -31,7 +31,7 @@ class LaunchCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostPlace:
     """What was around a call. ``step`` is a number of the step in its process, None without one."""
 
     operation: Range | None = None
@@ -45,11 +45,11 @@ class HostThreads:
 
     operations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
     annotations: dict[Thread, list[Range]] = field(default_factory=lambda: defaultdict(list))
-    calls: dict[Key, LaunchCall] = field(default_factory=dict)
+    calls: dict[EventKey, LaunchCall] = field(default_factory=dict)
 
-    def places(self) -> dict[Key, Place]:
+    def places(self) -> dict[EventKey, HostPlace]:
         """The place of each call."""
-        by_thread: dict[Thread, list[tuple[int, Key]]] = defaultdict(list)
+        by_thread: dict[Thread, list[tuple[int, EventKey]]] = defaultdict(list)
         for key, call in self.calls.items():
             by_thread[call.thread].append((call.at_ns, key))
         steps = self._steps()
@@ -63,10 +63,10 @@ class HostThreads:
     def _placed(
         self,
         thread: Thread,
-        calls: list[tuple[int, Key]],
+        calls: list[tuple[int, EventKey]],
         phases: list[Range],
         steps: _Steps | None,
-    ) -> Iterable[tuple[Key, Place]]:
+    ) -> Iterable[tuple[EventKey, HostPlace]]:
         moments = [at for at, _ in calls]
         operations = {
             at: found[-1] for at, found in around(self.operations.get(thread, ()), moments) if found
@@ -76,7 +76,7 @@ class HostThreads:
             named[at] = tuple(one.name for one in found)
         for at, key in calls:
             step = steps.at(at) if steps else None
-            yield key, Place(operations.get(at), named[at], step)
+            yield key, HostPlace(operations.get(at), named[at], step)
 
     def _phases(self, thread: Thread) -> list[Range]:
         """Annotations for a thread: its own or, without any, those of the one thread that has.
@@ -143,9 +143,9 @@ def windows(spans: Iterable[tuple[tuple[str, int] | None, int, int]]) -> list[St
     return [StepTime(name, start, end) for (name, _), (start, end) in ordered]
 
 
-def place_of(places: Mapping[Key, Place], key: Key) -> Place:
+def place_of(places: Mapping[EventKey, HostPlace], key: EventKey) -> HostPlace:
     """The place of a launch; an empty one if its call was not recorded."""
     return places.get(key, _UNKNOWN)
 
 
-_UNKNOWN: Final = Place()
+_UNKNOWN: Final = HostPlace()

@@ -17,7 +17,7 @@ from typing import Final
 from rooflab.devices.base import Counters
 from rooflab.devices.cuda import ncu
 from rooflab.devices.cuda.counters import choose, interpret
-from rooflab.devices.records import Dim, Launch, Recording
+from rooflab.devices.records import Dim, RecordedLaunch, Recording
 from rooflab.errors import RunError
 from rooflab.model.measurement import COLUMNS
 from rooflab.programs.imports.values import BIGGEST, MOST, dim, name
@@ -82,7 +82,7 @@ _NUMBER: Final = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)(\.\d*)?([eE][-+]?\d+)?
 _OTHER_LOCALE: Final = re.compile(r"[-+]?\d[\d.]*,\d+")
 
 
-Lines = Iterator[tuple[int, list[str]]]
+NumberedLines = Iterator[tuple[int, list[str]]]
 """Cells by the number of their line."""
 
 
@@ -123,7 +123,7 @@ def read(path: Path, text: str) -> Recording:
 
     Launches stand one after the other, in the order of the table.
     """
-    launches: list[Launch] = []
+    launches: list[RecordedLaunch] = []
     devices: dict[int, _Row] = {}
     damaged: list[str] = []
     for row in _rows(path, text):
@@ -171,7 +171,7 @@ def _rows(path: Path, text: str) -> Iterator[_Row]:
     yield from reader(path, [name(one) for one in columns], lines)
 
 
-def _lines(path: Path, text: str) -> Lines:
+def _lines(path: Path, text: str) -> NumberedLines:
     """The table's lines, by number: between them may be ncu's messages."""
     start = match.start() if (match := HEADER.search(text)) else len(text)
     quote = '"' if text.startswith('"', start) else ""
@@ -183,7 +183,7 @@ def _lines(path: Path, text: str) -> Lines:
                 raise _damaged(path, line, str(error)) from error
 
 
-def _of_launches(path: Path, columns: Sequence[str], lines: Lines) -> Iterator[_Row]:
+def _of_launches(path: Path, columns: Sequence[str], lines: NumberedLines) -> Iterator[_Row]:
     """The wide form: the line below the names has the units."""
     own = _own()
     wanted = [index for index, column in enumerate(columns) if column in own or _read(column)]
@@ -204,7 +204,7 @@ def _read(column: str) -> bool:
     return column in _TEXTS or column.startswith(_STARTS) or column.endswith(_ENDS)
 
 
-def _of_metrics(path: Path, columns: Sequence[str], lines: Lines) -> Iterator[_Row]:
+def _of_metrics(path: Path, columns: Sequence[str], lines: NumberedLines) -> Iterator[_Row]:
     """The long form: a line per metric; those of one launch have one ID."""
     found: dict[tuple[str, str], _Row] = {}
     for line, cells in lines:
@@ -270,9 +270,9 @@ def _one(unit: str) -> float:
     return _PREFIXES[match[1]] if match else 1.0
 
 
-def _launch(path: Path, row: _Row, start_ns: int) -> Launch:
+def _launch(path: Path, row: _Row, start_ns: int) -> RecordedLaunch:
     static, dynamic = (_count(row, f"{_SHARED}{kind}") for kind in ("static", "dynamic"))
-    return Launch(
+    return RecordedLaunch(
         kernel=row.texts.get("Kernel Name") or "unknown kernel",
         start_ns=start_ns,
         end_ns=start_ns + _duration_ns(path, row),

@@ -17,13 +17,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from rooflab.devices.ranges import Range
-from rooflab.devices.records import CopyKind, Launch, Recording, Transfer
+from rooflab.devices.records import CopyKind, RecordedLaunch, Recording, Transfer
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
+    EventKey,
+    HostPlace,
     HostThreads,
-    Key,
     LaunchCall,
-    Place,
     place_of,
     windows,
 )
@@ -85,7 +85,7 @@ class _Activity:
     end_ns: int
     device: int
     stream: int
-    key: Key
+    key: EventKey
     others: Sequence[Any]
 
 
@@ -176,7 +176,7 @@ class _Export:
             key = self._key(process, correlation)
             yield _Activity(start, end, number(device), number(stream), key, row[len(_WHERE) :])
 
-    def _key(self, process: object, correlation: object) -> Key:
+    def _key(self, process: object, correlation: object) -> EventKey:
         return (_thread(process)[0] if self._several else 0, number(correlation))
 
     def _strings(self) -> Iterator[tuple[int, str]]:
@@ -189,7 +189,7 @@ class _Export:
         found = (self._texts.get(one) for one in ids if isinstance(one, int))
         return name(next((text for text in found if text), "unknown kernel"))
 
-    def _places(self, wanted: set[Key]) -> dict[Key, Place]:
+    def _places(self, wanted: set[EventKey]) -> dict[EventKey, HostPlace]:
         """By thread and time of the calls that launched."""
         host = HostThreads()
         columns = ("start", "globalTid", "correlationId")
@@ -208,8 +208,8 @@ class _Export:
         self,
         kernels: Sequence[_Activity],
         graphs: Sequence[_Activity],
-        places: Mapping[Key, Place],
-    ) -> list[Launch]:
+        places: Mapping[EventKey, HostPlace],
+    ) -> list[RecordedLaunch]:
         numbers: dict[Range, int] = {}
         launches = []
         for one in sorted(kernels, key=lambda kernel: kernel.start_ns):
@@ -218,7 +218,7 @@ class _Export:
             place = place_of(places, one.key)
             operation = place.operation
             launches.append(
-                Launch(
+                RecordedLaunch(
                     kernel=self._text(demangled, short),
                     start_ns=one.start_ns,
                     end_ns=one.end_ns,
@@ -238,7 +238,7 @@ class _Export:
         return sorted(launches, key=lambda launch: launch.start_ns)
 
     def _copies(
-        self, activities: Sequence[_Activity], places: Mapping[Key, Place]
+        self, activities: Sequence[_Activity], places: Mapping[EventKey, HostPlace]
     ) -> Iterator[Transfer]:
         for one in activities:
             if kind := _KINDS.get(number(one.others[1])):
@@ -263,9 +263,9 @@ class _Export:
         self,
         kernels: Sequence[_Activity],
         graphs: Sequence[_Activity],
-        places: Mapping[Key, Place],
+        places: Mapping[EventKey, HostPlace],
         activities: int,
-        launches: Sequence[Launch],
+        launches: Sequence[RecordedLaunch],
         moved: Sequence[Transfer],
     ) -> Iterator[str]:
         yield "Nsight Systems does not record FLOPs and bytes of kernels, only times."
@@ -301,9 +301,9 @@ def _add(host: HostThreads, thread: tuple[int, int], title: str, start: int, end
         host.annotations[thread].append(Range(title, start, end))
 
 
-def _graph(one: _Activity, place: Place) -> Launch:
+def _graph(one: _Activity, place: HostPlace) -> RecordedLaunch:
     """A whole CUDA graph as one launch: its kernels are not known, but the device was busy."""
-    return Launch(
+    return RecordedLaunch(
         kernel="CUDA graph",
         start_ns=one.start_ns,
         end_ns=one.end_ns,
@@ -314,11 +314,13 @@ def _graph(one: _Activity, place: Place) -> Launch:
     )
 
 
-def _memsets(activities: Sequence[_Activity], places: Mapping[Key, Place]) -> Iterator[Transfer]:
+def _memsets(
+    activities: Sequence[_Activity], places: Mapping[EventKey, HostPlace]
+) -> Iterator[Transfer]:
     return (_copy(one, "memset", places) for one in activities)
 
 
-def _copy(one: _Activity, kind: CopyKind, places: Mapping[Key, Place]) -> Transfer:
+def _copy(one: _Activity, kind: CopyKind, places: Mapping[EventKey, HostPlace]) -> Transfer:
     return Transfer(
         kind=kind,
         bytes=number(one.others[0]),

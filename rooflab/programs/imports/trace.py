@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflab.devices.ranges import Range
-from rooflab.devices.records import CopyKind, Launch, Needs, Recording, StepTime, Transfer
+from rooflab.devices.records import CopyKind, Needs, RecordedLaunch, Recording, StepTime, Transfer
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
+    EventKey,
+    HostPlace,
     HostThreads,
-    Key,
     LaunchCall,
-    Place,
     is_step,
     place_of,
     windows,
@@ -113,7 +113,7 @@ class _Event:
     start_ns: int
     end_ns: int
     arguments: Mapping[str, Any]
-    key: Key
+    key: EventKey
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class _Trace:
             ),
         )
 
-    def _places(self, activities: Sequence[_Event]) -> dict[Key, Place]:
+    def _places(self, activities: Sequence[_Event]) -> dict[EventKey, HostPlace]:
         """By the launch call, and else by the External id that operation and kernel share."""
         by_id = {
             one.key: self.by_id[external]
@@ -196,7 +196,9 @@ class _Trace:
                 places[key] = replace(places[key], operation=operation)
         return places
 
-    def _launches(self, places: Mapping[Key, Place], work_of: WorkOf | None) -> Iterator[Launch]:
+    def _launches(
+        self, places: Mapping[EventKey, HostPlace], work_of: WorkOf | None
+    ) -> Iterator[RecordedLaunch]:
         numbers: dict[Range, int] = {}
         works: dict[Range, Needs | None] = {}
         for one in sorted(self.kernels, key=lambda kernel: kernel.start_ns):
@@ -205,7 +207,7 @@ class _Trace:
             if operation and operation not in numbers:
                 numbers[operation] = len(numbers) + 1
                 works[operation] = _work(operation, work_of)
-            yield Launch(
+            yield RecordedLaunch(
                 kernel=one.name,
                 start_ns=one.start_ns,
                 end_ns=one.end_ns,
@@ -222,7 +224,9 @@ class _Trace:
                 work=works[operation] if operation else None,
             )
 
-    def _steps(self, activities: Sequence[_Event], places: Mapping[Key, Place]) -> list[StepTime]:
+    def _steps(
+        self, activities: Sequence[_Event], places: Mapping[EventKey, HostPlace]
+    ) -> list[StepTime]:
         """From the launches of each step, of all threads; without any from Kineto's own ranges."""
         launched = (
             (place_of(places, one.key).step, one.start_ns, one.end_ns) for one in activities
@@ -231,8 +235,8 @@ class _Trace:
 
     def _notes(
         self,
-        launches: Sequence[Launch],
-        places: Mapping[Key, Place],
+        launches: Sequence[RecordedLaunch],
+        places: Mapping[EventKey, HostPlace],
         work_of: WorkOf | None,
         left_out: int,
     ) -> Iterator[str]:
@@ -278,7 +282,7 @@ def _thread(event: Mapping[str, Any]) -> tuple[Any, Any] | None:
     return (process, thread) if known else None
 
 
-def _key(arguments: Mapping[str, Any]) -> Key:
+def _key(arguments: Mapping[str, Any]) -> EventKey:
     """The correlation id, and without one, or with 0, the External id."""
     return whole(arguments.get("correlation")) or ("external", _external(arguments))
 
@@ -307,17 +311,21 @@ def _work(operation: Range, work_of: WorkOf | None) -> Needs | None:
     return work_of(operation.name, *map(cleaned, given))
 
 
-def _copies(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Transfer]:
+def _copies(
+    activities: Sequence[_Event], places: Mapping[EventKey, HostPlace]
+) -> Iterator[Transfer]:
     for one in activities:
         if kind := _kind(one.name):
             yield _copy(one, kind, places)
 
 
-def _memsets(activities: Sequence[_Event], places: Mapping[Key, Place]) -> Iterator[Transfer]:
+def _memsets(
+    activities: Sequence[_Event], places: Mapping[EventKey, HostPlace]
+) -> Iterator[Transfer]:
     return (_copy(one, "memset", places) for one in activities)
 
 
-def _copy(one: _Event, kind: CopyKind, places: Mapping[Key, Place]) -> Transfer:
+def _copy(one: _Event, kind: CopyKind, places: Mapping[EventKey, HostPlace]) -> Transfer:
     return Transfer(
         kind=kind,
         bytes=number(one.arguments.get("bytes")),

@@ -11,7 +11,7 @@ from math import hypot, isnan
 from typing import Final
 
 from rooflab.figures.labels import Labels
-from rooflab.figures.model import Label, Marks, Panel, Point, Spot
+from rooflab.figures.model import DataPoint, Label, Marks, Panel, Spot
 from rooflab.figures.palette import MARKERS
 from rooflab.figures.selection import counted
 from rooflab.report.html.content import Report, ReportRow
@@ -63,7 +63,7 @@ def place(value: float) -> str:
     return f"{value:.1f}"
 
 
-def line(points: Iterable[Point], *children: str, **attributes: str) -> Markup:
+def line(points: Iterable[DataPoint], *children: str, **attributes: str) -> Markup:
     """A line through pixels."""
     path = "L".join(f"{place(x)} {place(y)}" for x, y in points)
     return element("path", *children, d=f"M{path}", **attributes)
@@ -104,19 +104,19 @@ class Frame:
     left: float = LEFT
     top: float = TOP
 
-    def __call__(self, point: Point) -> Point:
+    def __call__(self, point: DataPoint) -> DataPoint:
         """The pixel of a data point."""
         x, y = self.panel.place(*point)
         return self.left + x, self.top + 72 * self.panel.cell.height - y
 
     @property
-    def corner(self) -> Point:
+    def corner(self) -> DataPoint:
         """The lower right corner."""
         cell = self.panel.cell
         return self.left + 72 * cell.width, self.top + 72 * cell.height
 
     @property
-    def middle(self) -> Point:
+    def middle(self) -> DataPoint:
         """Of the frame."""
         (x, y), cell = self.corner, self.panel.cell
         return x - 36 * cell.width, y - 36 * cell.height
@@ -149,7 +149,7 @@ def _lines(frame: Frame) -> Iterator[Markup]:
             yield line(pixels, class_="ridge")
 
 
-def _thinned(pixels: Sequence[Point]) -> list[Point]:
+def _thinned(pixels: Sequence[DataPoint]) -> list[DataPoint]:
     """A line without the places that are within a pixel of the one before."""
     kept = list(pixels[:1])
     for one in pixels[1:-1]:
@@ -171,7 +171,7 @@ def _labels(frame: Frame) -> Iterator[Markup]:
             yield from label_lines(frame, one, spot, lines)
 
 
-def text_size(lines: Sequence[str]) -> Point:
+def text_size(lines: Sequence[str]) -> DataPoint:
     """Pixels that a label has at most."""
     return _CHARACTER * max(map(len, lines)), _LINE * float(len(lines))
 

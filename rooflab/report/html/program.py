@@ -11,7 +11,7 @@ from rooflab.errors import UsageError
 from rooflab.figures import programs
 from rooflab.figures.kinds import FIGURES
 from rooflab.figures.labels import Labels
-from rooflab.figures.model import Key, Marks, Page, Panel, Point
+from rooflab.figures.model import DataPoint, Key, Marks, Page, Panel
 from rooflab.figures.page import run_conditions
 from rooflab.figures.palette import DARK
 from rooflab.figures.selection import Wanted
@@ -204,7 +204,7 @@ def _lines(frame: Frame, known: dict[str, str], *, above: bool) -> Iterator[Mark
         if (one.z > 4) != above or not one.width:
             continue
         look = f"roof {one.provenance}" if one.provenance else f"{known.get(one.colour, 'ci')} s"
-        parts: list[list[Point]] = [[]]
+        parts: list[list[DataPoint]] = [[]]
         for point in one.points:
             if isnan(point[0]):
                 parts.append([])

@@ -23,7 +23,7 @@ from rooflab.fleet.outliers import (
     Finding,
     Judgement,
     Noise,
-    Process,
+    ProcessTimes,
     Rating,
     Time,
     discoveries,
@@ -51,14 +51,14 @@ def fleet(
     slow: Mapping[tuple[int, str], float] | None = None,
     half: float = 0.001,
     common: bool = False,
-) -> dict[str, list[Process]]:
+) -> dict[str, list[ProcessTimes]]:
     """Members whose processes vary by ``noise``; those in ``slow`` take longer on a resource.
 
     With ``common`` the noise is that of a process, the same for all of its points.
     """
     random = np.random.default_rng(seed)
 
-    def process(member: int) -> Process:
+    def process(member: int) -> ProcessTimes:
         shared = random.normal(0, noise)
         times: dict[Hashable, Time] = {}
         for i, point in enumerate(POINTS):
@@ -70,7 +70,9 @@ def fleet(
     return {f"gpu-{i}": [process(i) for _ in range(processes)] for i in range(count)}
 
 
-def judged(members: Mapping[str, Sequence[Process]], threshold_percent: float = 1.0) -> Judgement:
+def judged(
+    members: Mapping[str, Sequence[ProcessTimes]], threshold_percent: float = 1.0
+) -> Judgement:
     return judge(members, RESOURCES, threshold_percent)
 
 
@@ -83,13 +85,15 @@ def of(found: Sequence[Finding], member: str, subject: str = "fp16") -> Finding:
     return one
 
 
-def equal(time_us: float = 100.0, count: int = 8, processes: int = 2) -> dict[str, list[Process]]:
+def equal(
+    time_us: float = 100.0, count: int = 8, processes: int = 2
+) -> dict[str, list[ProcessTimes]]:
     """Members of a device without noise."""
-    times: Process = dict.fromkeys(POINTS, timing(time_us, 0.0))
+    times: ProcessTimes = dict.fromkeys(POINTS, timing(time_us, 0.0))
     return {f"gpu-{i}": [dict(times) for _ in range(processes)] for i in range(count)}
 
 
-def slower(process: Process, by: float) -> Process:
+def slower(process: ProcessTimes, by: float) -> ProcessTimes:
     return {point: timing((one.time_us or 0) * (1 + by), 0.0) for point, one in process.items()}
 
 
@@ -251,7 +255,7 @@ def test_one_member_has_nobody_to_compare_with(processes: int) -> None:
 
 
 def test_no_members_and_no_points() -> None:
-    empty: list[dict[str, list[Process]]] = [{}, {"a": []}, {"a": [{}], "b": [{}]}]
+    empty: list[dict[str, list[ProcessTimes]]] = [{}, {"a": []}, {"a": [{}], "b": [{}]}]
     for members in empty:
         assert judged(members) == Judgement((), ())
     assert judge(fleet(count=3), {}) == Judgement((), ())
@@ -342,7 +346,7 @@ any_fleet = st.dictionaries(st.sampled_from("abcdef"), st.lists(any_process, max
 
 
 @given(any_fleet)
-def test_any_file_has_finite_findings(members: dict[str, list[Process]]) -> None:
+def test_any_file_has_finite_findings(members: dict[str, list[ProcessTimes]]) -> None:
     found = judged(members)
     for one in (*found.resources, *found.points):
         figures = (one.difference, one.low, one.high, one.half, one.p, one.detectable)
@@ -360,7 +364,7 @@ def test_only_ratios_and_no_order_matter(
 ) -> None:
     members = fleet(seed, count, processes, slow={(0, "fp16"): 0.04})
 
-    def scaled(process: Process) -> Process:
+    def scaled(process: ProcessTimes) -> ProcessTimes:
         return {p: timing((t.time_us or 0) * factor) for p, t in reversed(list(process.items()))}
 
     again = {name: list(map(scaled, them)) for name, them in reversed(members.items())}
@@ -469,12 +473,14 @@ def test_a_p_value_at_the_limit_is_a_discovery() -> None:
 # One point by hand -------------------------------------------------------------------------------
 
 
-def logs(*values: float, half: float = 0.0) -> list[Process]:
+def logs(*values: float, half: float = 0.0) -> list[ProcessTimes]:
     """Processes with these logarithms of their time, and of half of their interval."""
     return [{"p": Time(exp(v), exp(v - half), exp(v + half))} for v in values]
 
 
-def judged_point(members: Mapping[str, Sequence[Process]], percent: float = 1.0) -> list[Finding]:
+def judged_point(
+    members: Mapping[str, Sequence[ProcessTimes]], percent: float = 1.0
+) -> list[Finding]:
     return list(judge(members, {"p": "dram"}, percent).points)
 
 
@@ -533,7 +539,7 @@ def test_no_noise_is_smaller_than_the_error_of_a_process() -> None:
     """Half of a 95 % interval is 1.96 standard errors; of two points the mean has less."""
     found = judged_point({name: logs(0.0, 0.0, half=0.0196) for name in "abc"})
     assert [one.noise.used for one in found] == [pytest.approx(0.01, rel=1e-4)] * 3
-    both: Process = dict.fromkeys("pq", Time(1.0, exp(-0.0196), exp(0.0196)))
+    both: ProcessTimes = dict.fromkeys("pq", Time(1.0, exp(-0.0196), exp(0.0196)))
     together = judge({name: [both, both] for name in "abc"}, {"p": "dram", "q": "dram"}).resources
     error = pytest.approx(0.01 / sqrt(2), rel=1e-4)
     assert [one.noise.used for one in together] == [error] * 3
@@ -559,7 +565,7 @@ def test_what_may_be_chance_among_many_tests_is_not_proven() -> None:
     """One of many points is clear of noise and threshold, but not by as much as so many need."""
     random = np.random.default_rng(3)
     points = {f"p{i}": "dram" for i in range(400)}
-    members: dict[str, list[Process]] = {
+    members: dict[str, list[ProcessTimes]] = {
         f"m{i}": [{p: Time(float(exp(random.normal(0, 0.01)))) for p in points} for _ in range(2)]
         for i in range(4)
     }
@@ -569,7 +575,7 @@ def test_what_may_be_chance_among_many_tests_is_not_proven() -> None:
 
 
 def test_an_interval_without_end_is_finite() -> None:
-    far: list[Process] = [{"p": Time(1.1e-6)}, {"p": Time(0.9e15)}]
+    far: list[ProcessTimes] = [{"p": Time(1.1e-6)}, {"p": Time(0.9e15)}]
     for one in judged_point({"a": far, "b": logs(0.0)}):
         assert (one.high, one.low) == (expm1(700.0), -1)
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import synthetic
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cuda import compiler, cutlass_headers
 from rooflab.errors import KernelError, UsageError
 from rooflab.files import kernels_dir
-from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.base import Operands
 from rooflab.kernels.cuda_file.kernel import read_file, shipped_kernels
 from rooflab.kernels.cutlass.report import MAGIC, PARAMS_LIMIT, REPORT, check_report
 from rooflab.model.problem import Problem

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from synthetic import gemm
 
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cuda import compiler, driver, nvcc
 from rooflab.devices.cuda.nvcc import Nvcc
 from rooflab.errors import KernelError, UsageError
-from rooflab.kernels.base import Launch, Operands
+from rooflab.kernels.base import Operands
 from rooflab.kernels.cuda_file import host
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.sources import load_file

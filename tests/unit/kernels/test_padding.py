@@ -11,10 +11,10 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.devices.cuda import driver
 from rooflab.errors import UsageError
-from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Operands
 from rooflab.kernels.cuda_file import arguments, padding
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.measure.buffers import allocate

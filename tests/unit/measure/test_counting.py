@@ -10,10 +10,10 @@ import fake
 import pytest
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Counters, Device
+from rooflab.devices.base import Counters, Device, Launch
 from rooflab.devices.cuda import ncu
 from rooflab.errors import KernelError, UnavailableError
-from rooflab.kernels.base import Kernel, Launch, Operands, Variant
+from rooflab.kernels.base import Kernel, Operands, Variant
 from rooflab.measure import counting
 from rooflab.worker import profiled
 from rooflab.worker.messages import Count, Job

@@ -15,7 +15,8 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig
-from rooflab.kernels.base import Launch, Operands
+from rooflab.devices.base import Launch
+from rooflab.kernels.base import Operands
 from rooflab.measure import inspection
 from rooflab.measure.buffers import SENTINELS, rotate
 from rooflab.measure.inspection import KEEPS, Inspector

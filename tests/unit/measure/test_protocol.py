@@ -17,9 +17,9 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device, MarkedLaunch, Reading, Timed
+from rooflab.devices.base import Device, Launch, MarkedLaunch, Reading, Timed
 from rooflab.errors import DeviceLost, KernelError
-from rooflab.kernels.base import Kernel, Launch, Operands, Variant
+from rooflab.kernels.base import Kernel, Operands, Variant
 from rooflab.measure import protocol
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.problem import Problem

@@ -15,9 +15,9 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device, Reading, Timed
+from rooflab.devices.base import Device, Launch, Reading, Timed
 from rooflab.errors import KernelError
-from rooflab.kernels.base import Kernel, Launch, Operands, Variant
+from rooflab.kernels.base import Kernel, Operands, Variant
 from rooflab.measure import search
 from rooflab.measure.buffers import rotate
 from rooflab.measure.protocol import Outcome, Protocol

@@ -8,8 +8,7 @@ from dataclasses import replace
 import fake
 import pytest
 
-from rooflab.devices.base import MAX_BATCH, Reading, Timed
-from rooflab.kernels.base import Launch
+from rooflab.devices.base import MAX_BATCH, Launch, Reading, Timed
 from rooflab.measure.energy import settle
 
 

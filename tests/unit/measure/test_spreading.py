@@ -15,11 +15,11 @@ import synthetic
 import rooflab
 from rooflab import planning
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device, Timed
+from rooflab.devices.base import Device, Launch, Timed
 from rooflab.errors import UsageError
 from rooflab.figures import draw_all
 from rooflab.figures.selection import MEMORY, SEVERAL_GPUS, place_of
-from rooflab.kernels.base import Kernel, Launch
+from rooflab.kernels.base import Kernel
 from rooflab.measure.multi_gpu import Spread
 from rooflab.measure.protocol import Protocol
 from rooflab.model.problem import DRAM, PEER, OnGpus, Problem

@@ -13,9 +13,9 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device, Reading, Setting, Timed
+from rooflab.devices.base import Device, Launch, Reading, Setting, Timed
 from rooflab.errors import DeviceLost
-from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Operands
 from rooflab.measure import warmup
 from rooflab.measure.protocol import Protocol
 from rooflab.measure.warmup import warm_up

@@ -17,9 +17,9 @@ import pytest
 from synthetic import gemm
 
 from rooflab.config import SweepConfig, Timing
-from rooflab.devices.base import Device, Setting
+from rooflab.devices.base import Device, Launch, Setting
 from rooflab.errors import ALONE, DeviceLost
-from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Operands
 from rooflab.measure.inspection import KEEPS
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.measure.settings import Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launched import launch
 
-from rooflab.devices.records import Launch, Recording, StepTime
+from rooflab.devices.records import RecordedLaunch, Recording, StepTime
 from rooflab.model.collectives import CollectiveLaunch, Collectives, collective_of
 from rooflab.programs.collectives import collectives, communication, merged_cuts, restored
 from rooflab.programs.groups import grouped, limited
@@ -34,7 +34,7 @@ def test_names_of_collectives(kernel: str, name: str) -> None:
     assert collective_of(kernel) == name
 
 
-def found(*launches: Launch, cuts: list[tuple[int, int]] | None = None) -> Findings:
+def found(*launches: RecordedLaunch, cuts: list[tuple[int, int]] | None = None) -> Findings:
     steps = [StepTime("it", 0, 100_000), StepTime("it", 100_000, 200_000)]
     recording = Recording(launches=launches, steps=steps)
     return Findings(recording, grouped(launches, 2), cuts=cuts or [])
@@ -44,7 +44,7 @@ def of(findings: Findings) -> Collectives | None:
     return collectives(findings, findings.groups)
 
 
-def met(start_us: float, us: float) -> Launch:
+def met(start_us: float, us: float) -> RecordedLaunch:
     return launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", us, start_us, stream=2)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from launched import counters, launch
 
-from rooflab.devices.records import Launch, Needs
+from rooflab.devices.records import Needs, RecordedLaunch
 from rooflab.programs.groups import Sample, grouped, limited, plan, varies, wanted, with_samples
 
 
@@ -29,7 +29,7 @@ def test_other_work_is_another_group_although_kernel_and_grid_are_the_same() -> 
     assert found[0].total_us == 900
 
 
-def _of(problem: str) -> Launch:
+def _of(problem: str) -> RecordedLaunch:
     return replace(launch(us=100), work=Needs(8, 8, "bf16", problem))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launched import in_order, launch
 
-from rooflab.devices.records import NOWHERE, Launch
+from rooflab.devices.records import NOWHERE, RecordedLaunch
 from rooflab.programs.periods import FEWEST, known_as, period_of, steps_of
 
 STEP = ["embed", "mm", "mm", "norm", "mm", "loss", "adam"]
@@ -67,7 +67,7 @@ def test_every_period_is_one(step: list[str], times: int) -> None:
         assert inside == [launches[i].kernel for i in period.steps[0]]
 
 
-def decoding(tokens: int, us: float = 10) -> list[Launch]:
+def decoding(tokens: int, us: float = 10) -> list[RecordedLaunch]:
     """Three layers; a cache grows, and with it the grid of what copies it."""
     names = ["embed", *("mm", "append", "mm") * 3, "argmax"]
     grids = [
@@ -79,7 +79,7 @@ def decoding(tokens: int, us: float = 10) -> list[Launch]:
     ]
 
 
-def places(launches: list[Launch]) -> dict[Any, tuple[int, int]]:
+def places(launches: list[RecordedLaunch]) -> dict[Any, tuple[int, int]]:
     return {one.key: (one.order, one.start_ns) for one in reversed(launches)}
 
 
@@ -93,7 +93,7 @@ def test_steps_whose_grids_grow_are_found() -> None:
     assert grids == {*fixed, ("append", NOWHERE)}
 
 
-def tokens_of_two_kinds(tokens: int, layers: int = 12) -> list[Launch]:
+def tokens_of_two_kinds(tokens: int, layers: int = 12) -> list[RecordedLaunch]:
     """The copy of the written tokens is another kernel if their number is odd."""
     layer = ("norm", "mm", "append", "attend", "mm")
     return in_order(

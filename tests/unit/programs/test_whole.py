@@ -14,7 +14,7 @@ import pytest
 from imitation import GRID, Chip, key, refused
 from launched import in_order, launch
 
-from rooflab.devices.records import NOWHERE, Launch
+from rooflab.devices.records import NOWHERE, RecordedLaunch
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.programs import whole
 from rooflab.programs.sequence import without
@@ -80,7 +80,7 @@ def samples(found: Findings) -> dict[str, list[int]]:
     return {one.key.kernel: [s.index for s in one.samples] for one in found.groups if one.samples}
 
 
-def kernels(launches: Sequence[Launch]) -> str:
+def kernels(launches: Sequence[RecordedLaunch]) -> str:
     return "".join(one.kernel for one in launches)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import program_runs
 import pytest
 
-from rooflab.devices.records import Launch, Recording, StepTime, Transfer
+from rooflab.devices.records import RecordedLaunch, Recording, StepTime, Transfer
 from rooflab.model.measurement import Measurement
 from rooflab.model.timeline import MOST_LAUNCHES, RecordedStep, StepLaunch
 from rooflab.programs.groups import grouped
@@ -80,9 +80,11 @@ def test_only_so_many_launches_are_read(tmp_path: Path) -> None:
 # What is recorded --------------------------------------------------------------------------------
 
 
-def launch(kernel: str, start_us: float, us: float = 10, stream: int = 7) -> Launch:
+def launch(kernel: str, start_us: float, us: float = 10, stream: int = 7) -> RecordedLaunch:
     start = int(1e6 + 1e3 * start_us)
-    return Launch(kernel=kernel, start_ns=start, end_ns=start + int(1e3 * us), stream=stream)
+    return RecordedLaunch(
+        kernel=kernel, start_ns=start, end_ns=start + int(1e3 * us), stream=stream
+    )
 
 
 def recorded(recording: Recording) -> RecordedStep | None:

@@ -10,9 +10,9 @@ import synthetic
 from synthetic import gemm
 
 from rooflab.config import SweepConfig
-from rooflab.devices.base import Device
+from rooflab.devices.base import Device, Launch
 from rooflab.errors import ALONE, KernelError, RooflabError
-from rooflab.kernels.base import Kernel, Launch, Operands
+from rooflab.kernels.base import Kernel, Operands
 from rooflab.measure import rehearsal
 from rooflab.measure.inspection import Inspector
 from rooflab.measure.protocol import Outcome
