@@ -42,7 +42,8 @@ def allocate(device: Device, problem: Problem, seed: int, fill: str = "uniform")
     ``fill`` is ``uniform`` in [-1, 1], ``normal`` with unit variance, ``ints`` from -2 to 2, or
     ``zeros``. The numbers change the speed of a chip (docs/measurement.md, Inputs).
     Integer operands are a hundred times as large, rounded. Operands with limits are ``uniform``
-    between them, or with ``zeros`` at the lower one. Constant ones depend on neither of the two.
+    between them, or with ``zeros`` at the lower one; those with a step are ``uniform`` always.
+    Constant ones depend on neither of the two.
     """
     arrays = {operand.name: _empty(device, operand) for operand in problem.operands}
     operands = Operands(problem, arrays, _initial(device, problem))
@@ -82,9 +83,34 @@ def _write_constant(arrays: Any, target: Any, operand: Operand) -> None:
 
 def _draw(arrays: Any, random: Any, target: Any, operand: Operand, fill: str) -> None:
     """Fill ``target``, which has one axis, with random numbers."""
+    if operand.step:
+        _draw_rows(arrays, random, target.reshape(-1, operand.shape[-1]), operand)
+        return
     for start in range(0, target.size, FILL_ELEMENTS):
         part = target[start : start + FILL_ELEMENTS]
         part[...] = _numbers(arrays, random, part.size, operand, fill)
+
+
+def _draw_rows(arrays: Any, random: Any, rows: Any, operand: Operand) -> None:
+    """Fill ``rows`` with numbers that differ within each."""
+    count = max(1, FILL_ELEMENTS // _multiples(operand))
+    for start in range(0, len(rows), count):
+        part = rows[start : start + count]
+        part[...] = encode(arrays, distinct(arrays, random, len(part), operand), operand.type)
+
+
+def _multiples(operand: Operand) -> int:
+    """How many multiples of its step an operand may have."""
+    low, high = operand.within or (0.0, 0.0)
+    return round((high - low) / operand.step) + 1
+
+
+def distinct(arrays: Any, random: Any, count: int, operand: Operand) -> Any:
+    """``count`` rows of an operand with a step: multiples of it, those of a row in random order."""
+    shares = random.random((count, _multiples(operand)))
+    places = arrays.argsort(shares, axis=1)[:, : operand.shape[-1]]
+    low, _ = operand.within or (0.0, 0.0)
+    return places * operand.step + low
 
 
 def between(arrays: Any, shares: Any, operand: Operand) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rooflab.devices.base import Device, Launch
 from rooflab.kernels.base import Operands
-from rooflab.measure.buffers import Rotation, Strip, between, poison
+from rooflab.measure.buffers import Rotation, Strip, between, distinct, poison
 from rooflab.measure.subject import Runner, Watch
 from rooflab.measure.verify import CONFIRMED, Accuracy, Expected, put, reads_output, unlike
 from rooflab.model.encoding import decode, encode
@@ -225,13 +225,13 @@ class Inspector:
         numbers = arrays.random.default_rng(self._draw.getrandbits(32))
         for strip in self.rotation.strips.values():
             if strip.operand.role == "in" and not strip.operand.constant:
-                where = arrays.asarray(_some(self._draw, strip.operand, _few(self._draw)))
-                old.append((strip, where, strip.rows[:, where]))
+                where = _some(self._draw, strip.operand)
+                where = where if isinstance(where, slice) else arrays.asarray(where)
+                old.append((strip, where, strip.rows[:, where].copy()))
 
         def renew() -> None:
             for strip, where, _ in old:
-                shape = (len(strip.rows), len(where))
-                values = _others(arrays, numbers, shape, strip.operand)
+                values = _others(arrays, numbers, len(strip.rows), where, strip.operand)
                 strip.rows[:, where] = encode(arrays, values, strip.operand.type)
 
         def restore() -> None:
@@ -550,31 +550,35 @@ def _undone(restore: Callable[[], object]) -> Iterator[None]:
     restore()
 
 
-def _some(draw: random.Random, operand: Operand, count: int) -> list[int]:
-    """A few elements, by their place in the flat operand."""
-    return [draw.randrange(operand.elements) for _ in range(min(count, operand.elements))]
+def _some(draw: random.Random, operand: Operand) -> slice | list[int]:
+    """A few elements by their place in the flat operand, or a row if its numbers differ.
+
+    The fewer change, the less a kernel notices it.
+    """
+    if operand.step:
+        length = operand.shape[-1]
+        first = draw.randrange(operand.elements // length) * length
+        return slice(first, first + length)
+    count = min(1 << draw.randrange(POKED.bit_length()), operand.elements)
+    return sorted({draw.randrange(operand.elements) for _ in range(count)})
 
 
-def _few(draw: random.Random) -> int:
-    """How many elements of an input change: the fewer, the less a kernel notices it."""
-    return int(2 ** draw.randrange(POKED.bit_length()))
-
-
-def _others(arrays: Any, random: Any, shape: tuple[int, ...], operand: Operand) -> Any:
-    """Numbers that are written into an input, as rounds and checks do alike."""
-    shares = random.random(shape)
+def _others(arrays: Any, random: Any, rows: int, where: Any, operand: Operand) -> Any:
+    """``rows`` of numbers that are written there into an input, as rounds and checks do alike."""
+    if operand.step:
+        return distinct(arrays, random, rows, operand)
+    shares = random.random((rows, len(where)))
     if operand.within:
         return between(arrays, shares, operand)
     return STIRRED * (100 if operand.type.integer else 1) * (2 * shares - 1)
 
 
 def _stir(arrays: Any, problem: Problem, draw: random.Random) -> Hard:
-    """Other numbers at one to POKED places of each input, and everything to compare."""
+    """Other numbers at a few places of each input, and everything to compare."""
     numbers = arrays.random.default_rng(draw.getrandbits(32))
     values = {}
     for operand in problem.operands:
         if operand.role == "in" and not operand.constant:
-            places = sorted(set(_some(draw, operand, _few(draw))))
-            new = _others(arrays, numbers, (len(places),), operand)
-            values[operand.name] = ((places,), new)
+            where = _some(draw, operand)
+            values[operand.name] = ((where,), _others(arrays, numbers, 1, where, operand)[0])
     return Hard("", values, Piece())

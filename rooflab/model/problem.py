@@ -65,9 +65,10 @@ class Operand:
     """One array. Its role gives its traffic, its place the links that it crosses.
 
     ``within`` are the least and the largest number that an input may have, such as those of an
-    index; None if any will do. ``constant`` inputs are the same in every launch, so that kernels
-    may convert them before; ``numbers`` are what these hold, by default anything. No launch needs
-    the ``idle`` elements.
+    index; None if any will do. With a ``step`` the numbers of a row, along the last axis, differ:
+    they are multiples of it from the least number on, in a random order. ``constant`` inputs are
+    the same in every launch, so that kernels may convert them before; ``numbers`` are what these
+    hold, by default anything. No launch needs the ``idle`` elements.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Operand:
     constant: bool = False
     numbers: tuple[int, ...] = ()
     idle: int = 0
+    step: float = 0.0
 
     def __post_init__(self) -> None:
         for value, known in ((self.role, ROLES), (self.place, PLACES)):

@@ -60,6 +60,18 @@ def test_operands_with_limits_hold_numbers_within_them(
         assert len(set(found.reshape(-1).tolist())) == within[1] - within[0] + 1
 
 
+@pytest.mark.parametrize("fill", ["uniform", "normal", "ints", "zeros"])
+@pytest.mark.parametrize("kind", [INT64, FP32, BF16])
+def test_numbers_of_a_row_differ_where_an_operand_has_a_step(fill: str, kind: DataType) -> None:
+    operand = Operand("ids", (40, 3), kind, within=(-2, 2), step=1.0)
+    strip = Strip(DEVICE, operand, 1)
+    strip.differ(DEVICE, 5, fill)
+    rows = decode(np, strip.rows, kind).reshape(operand.shape)
+    assert set(rows.reshape(-1).tolist()) == {-2, -1, 0, 1, 2}
+    assert all(len(set(row)) == 3 for row in rows.tolist())
+    assert len(set(map(tuple, rows.tolist()))) > 10
+
+
 def test_targets_are_columns_of_their_rows() -> None:
     rotation = rotate(
         DEVICE, build("cross_entropy", "bf16", {"rows": 999, "columns": 7}), 1, cold=True

@@ -40,6 +40,9 @@ PROBLEMS = {
     "rmsnorm": build("rmsnorm", "fp32", {"rows": 9, "columns": 70}),
     "blur": build("blur", "fp32", {"batch": 3, "rows": 7, "columns": 5}),
     "fft": build("fft", "fp32", {"batch": 2, "n": 5}),
+    "route": build("route", "bf16", {"tokens": 9, "experts": 70, "chosen": 3}),
+    "sort_experts": build("sort_experts", "fp16", {"tokens": 9, "experts": 7, "chosen": 3}),
+    "combine": build("combine", "bf16", {"tokens": 9, "columns": 7, "chosen": 3}),
 }
 
 
@@ -750,6 +753,20 @@ def test_numbers_that_replace_others_are_within_the_limits_of_an_operand() -> No
         _, new = inspection._stir(np, problem, Random(seed)).values["targets"]
         found |= set(new.tolist())
     assert found == {0, 1, 2}
+
+
+def test_numbers_of_a_row_that_differ_are_replaced_by_others_that_do() -> None:
+    lab = Lab(build("route", "bf16", {"tokens": 5, "experts": 100}))
+    copies = [one["logits"] for one in lab.rotation.copies]
+    before = [one.copy() for one in copies]
+    changed: set[int] = set()
+    for _ in range(20):
+        with lab.inspector.fresh():
+            for logits, kept in zip(copies, before, strict=True):
+                assert all(len(set(row)) == 100 for row in logits.tolist())
+                changed |= set(np.flatnonzero((logits != kept).any(axis=1)).tolist())
+        assert lab.intact()
+    assert changed == set(range(5))
 
 
 def test_constant_operands_stay_as_they_are() -> None:
