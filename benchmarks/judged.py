@@ -56,6 +56,9 @@ SHAPES = {
     "layernorm_backward": ("1024x2048",),
     "cross_entropy_backward": ("1024x2048",),
     "quantize": ("1024x2048",),
+    "route": ("1024x128x8",),
+    "sort_experts": ("1024x128x8",),
+    "combine": ("1024x2048",),
 }
 """By workload: the first that a kernel supports is taken."""
 

@@ -350,6 +350,18 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
         {"tokens": 9, "words": 5, "columns": 300},
     ],
     "quantize": [{"rows": 1, "columns": 1}, {"rows": 7, "columns": 300}],
+    "route": [
+        {"tokens": 1, "experts": 1, "chosen": 1},
+        {"tokens": 9, "experts": 70, "chosen": 40},
+    ],
+    "sort_experts": [
+        {"tokens": 1, "experts": 1, "chosen": 1},
+        {"tokens": 300, "experts": 5, "chosen": 3},
+    ],
+    "combine": [
+        {"tokens": 1, "columns": 1, "chosen": 1},
+        {"tokens": 7, "columns": 300, "chosen": 3},
+    ],
     "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
     "w4a16": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 3, "k": 259}],
     "block_gemm": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 131, "k": 259}],
@@ -453,6 +465,18 @@ def test_layers_are_right(workload: str, precision: str, tmp_path: Path) -> None
     for shape in shapes:
         problem = build(workload, precision, shape)
         assert run_plain(program, file, choice, problem).reason == ""
+
+
+def test_weights_may_be_shares_of_all_experts(tmp_path: Path) -> None:
+    shape = {"tokens": 9, "experts": 70, "chosen": 3, "normalised": "off"}
+    check_variant("passes", "route", 0, MEMORY, tmp_path, [shape])
+
+
+@pytest.mark.parametrize("workload", ["route", "sort_experts"])
+def test_threads_of_routing_wait_for_what_others_write(workload: str, tmp_path: Path) -> None:
+    name = {"route": "passes", "sort_experts": "counting"}[workload]
+    shape = {"tokens": 130, "experts": 9, "chosen": 4}
+    check_variant(name, workload, 0, "thread", tmp_path, [shape])
 
 
 BY_VECTORS: dict[str, list[dict[str, Any]]] = {

@@ -17,7 +17,7 @@ from rooflab.devices.base import Device
 from rooflab.devices.registry import open_device
 from rooflab.kernels.base import Operands, Prepare
 from rooflab.kernels.sources import discover
-from rooflab.measure.buffers import between
+from rooflab.measure.buffers import between, distinct
 from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Index, Operand, Problem
 from rooflab.workloads import build
@@ -69,7 +69,7 @@ class Host:
         return self._arrays[name].shape
 
 
-def problems(workload: str, precision: str) -> list[Problem]:
+def problems(workload: str, precision: str) -> list[Problem]:  # noqa: C901  a case for each
     if workload == "gemm":
         return [
             build(
@@ -88,6 +88,12 @@ def problems(workload: str, precision: str) -> list[Problem]:
         return [
             build(workload, precision, {"tokens": m, "words": 5, "columns": n}) for m, n in MATRICES
         ]
+    if workload in ("route", "sort_experts"):
+        names = ("tokens", "experts", "chosen")
+        shapes = [dict(zip(names, s, strict=True)) for s in ((1, 1, 1), (7, 3, 3), (300, 128, 8))]
+        return [build(workload, precision, shape) for shape in shapes]
+    if workload == "combine":
+        return [build(workload, precision, {"tokens": m, "columns": n}) for m, n in MATRICES[:3]]
     if workload == "rope":
         return [build(workload, precision, {"tokens": n, "heads": h}) for n, h in MATRICES[:3]]
     if workload == "blur":
@@ -130,6 +136,9 @@ def main(patterns: list[str]) -> None:
 def numbers(random: np.random.Generator, operand: Operand) -> Any:
     if operand.numbers:
         return np.array(operand.numbers)
+    if operand.step:
+        rows = operand.elements // operand.shape[-1]
+        return distinct(np, random, rows, operand).reshape(operand.shape)
     if operand.within:
         return between(np, random.random(operand.shape), operand)
     if operand.type.integer:

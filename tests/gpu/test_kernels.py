@@ -138,6 +138,12 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
     elif workload == "embedding":
         for tokens, words, columns in ((1, 1, 1), (7, 3, 127), (1000, 17, 513), (129, 5000, 4096)):
             yield {"tokens": tokens, "words": words, "columns": columns}
+    elif workload in ("route", "sort_experts"):
+        for tokens, experts, chosen in ((1, 1, 1), (7, 3, 3), (1000, 128, 8), (4099, 33, 5)):
+            yield {"tokens": tokens, "experts": experts, "chosen": chosen}
+    elif workload == "combine":
+        for tokens, columns, chosen in ((1, 1, 1), (7, 127, 3), (1000, 513, 8), (129, 4096, 2)):
+            yield {"tokens": tokens, "columns": columns, "chosen": chosen}
     elif workload == "rope":
         for tokens, heads, head_size in ((1, 1, 2), (7, 3, 6), (127, 32, 128), (1000, 8, 64)):
             yield {"tokens": tokens, "heads": heads, "head_size": head_size, "batch": 2}

@@ -138,4 +138,5 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
     __syncwarp();
     return votes;
 }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }

@@ -24,6 +24,7 @@ from rooflab.workloads.experts import GroupedGemm
 from rooflab.workloads.optimizers import AdamW
 from rooflab.workloads.quantised import GROUP, ZERO
 from rooflab.workloads.quantization import BLOCK, Quantize
+from rooflab.workloads.routing import Combine, Route, SortExperts
 from rooflab.workloads.spectral import COMPLEX, Filter
 
 FLOATS: Final = ("fp32", "fp64")
@@ -390,6 +391,54 @@ def numpy_quantize(device: Device, operands: Operands) -> Launch:
         quotients = (parts / found[:, :, None]).reshape(whole.shape)
         scales[...] = found
         q[...] = encode(numpy, quotients[:, : problem.columns], FP8_E4M3)
+
+    return launch
+
+
+@numpy_kernel(workload="route")
+def numpy_route(device: Device, operands: Operands) -> Launch:
+    """NumPy, by a sort of each row."""
+    numpy, problem, (logits, weights, ids) = device.arrays, operands.problem, operands.values()
+    assert isinstance(problem, Route)
+
+    def launch() -> None:
+        ids[...] = numpy.argsort(-logits, axis=1)[:, : problem.chosen]
+        largest = numpy.take_along_axis(logits, ids, axis=1)
+        numpy.exp(largest - largest[:, :1], out=weights)
+        whole = weights if problem.normalised == "on" else numpy.exp(logits - largest[:, :1])
+        numpy.divide(weights, whole.sum(axis=1, keepdims=True), out=weights)
+
+    return launch
+
+
+@numpy_kernel(workload="sort_experts")
+def numpy_sort_experts(device: Device, operands: Operands) -> Launch:
+    """numpy.argsort, stable."""
+    numpy, problem = device.arrays, operands.problem
+    assert isinstance(problem, SortExperts)
+    ids, weights, sources, shares, places, ends = (one.reshape(-1) for one in operands.values())
+    slots, experts = numpy.arange(problem.rows), numpy.arange(problem.experts)
+
+    def launch() -> None:
+        order = numpy.argsort(ids, kind="stable")
+        numpy.floor_divide(order, problem.chosen, out=sources)
+        shares[...] = weights[order]
+        places[order] = slots
+        ends[...] = numpy.searchsorted(ids[order], experts, side="right")
+
+    return launch
+
+
+@numpy_kernel(workload="combine")
+def numpy_combine(device: Device, operands: Operands) -> Launch:
+    """NumPy, a product of each token's weights and rows."""
+    numpy, problem, (rows, shares, places, y) = device.arrays, operands.problem, operands.values()
+    assert isinstance(problem, Combine)
+    shape = (problem.tokens, problem.chosen)
+
+    def launch() -> None:
+        some = places.reshape(shape)
+        numpy.matmul(shares[some][:, None, :], rows[some], out=y[:, None, :])
 
     return launch
 

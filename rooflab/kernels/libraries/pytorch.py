@@ -285,6 +285,35 @@ def _quantize(torch: Any, problem: Any, x: Any, scales: Any, q: Any) -> None:
     q.copy_(quotients[:, : problem.columns])
 
 
+def _route(torch: Any, problem: Any, logits: Any, weights: Any, ids: Any) -> None:
+    largest, places = torch.topk(logits, problem.chosen, 1)
+    if problem.normalised == "on":
+        found = torch.softmax(largest, 1)
+    else:
+        found = torch.gather(torch.softmax(logits, 1), 1, places)
+    _copy((weights, ids), (found, places))
+
+
+def _sort_experts(
+    torch: Any, problem: Any, ids: Any, weights: Any, sources: Any, shares: Any, *others: Any
+) -> None:
+    """Nothing here waits for the host, as ``torch.bincount`` would."""
+    (places, ends), flat, on = others, ids.reshape(-1), ids.device
+    order = torch.argsort(flat, stable=True)
+    sources.copy_(torch.div(order, problem.chosen, rounding_mode="floor"))
+    torch.index_select(weights.reshape(-1), 0, order, out=shares)
+    places.scatter_(0, order, torch.arange(problem.rows, device=on))
+    experts = torch.arange(problem.experts, device=on)
+    ends.copy_(torch.searchsorted(torch.index_select(flat, 0, order), experts, right=True))
+
+
+def _combine(torch: Any, problem: Any, rows: Any, shares: Any, places: Any, y: Any) -> None:
+    shape = (problem.tokens, problem.chosen, -1)
+    found = torch.index_select(rows, 0, places).reshape(shape)
+    weights = torch.index_select(shares, 0, places).reshape(shape)
+    y.copy_(torch.sum(found * weights, 1))
+
+
 def _rmsnorm(torch: Any, problem: Any, x: Any, w: Any, y: Any) -> None:
     y.copy_(torch.nn.functional.rms_norm(x, (problem.columns,), w, problem.epsilon))
 
@@ -321,6 +350,9 @@ LAYERS: Final[dict[str, Callable[..., None]]] = {
     "cross_entropy_backward": _cross_entropy_backward,
     "embedding": _embedding,
     "quantize": _quantize,
+    "route": _route,
+    "sort_experts": _sort_experts,
+    "combine": _combine,
     "rmsnorm": _rmsnorm,
     "add": _sum,
     "copy": _same,

@@ -141,6 +141,18 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"tokens": 129, "words": 33, "columns": 65},
     ],
     "quantize": [{"rows": 1, "columns": 1}, {"rows": 33, "columns": 300, "least": 0.1}],
+    "route": [
+        {"tokens": 1, "experts": 1, "chosen": 1},
+        *({"tokens": 33, "experts": 70, "chosen": 3, "normalised": s} for s in ("on", "off")),
+    ],
+    "sort_experts": [
+        {"tokens": 1, "experts": 1, "chosen": 1},
+        {"tokens": 33, "experts": 7, "chosen": 3},
+    ],
+    "combine": [
+        {"tokens": 1, "columns": 1, "chosen": 1},
+        {"tokens": 33, "columns": 65, "chosen": 3},
+    ],
     "adamw": [{"elements": 1}, {"elements": 1001, "step": 1, "lr": 0.1}],
     "grouped_gemm": [
         {"tokens": 1, "n": 1, "k": 1},

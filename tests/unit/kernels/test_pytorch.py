@@ -123,6 +123,10 @@ class Tensor:
         numbers[np.arange(len(numbers))[:, None], places.array] += values
         self.copy_(numbers)
 
+    def scatter_(self, axis: int, places: Tensor, values: Any) -> None:
+        assert axis == 0
+        self.array[places.array] = values
+
     def mul_(self, factor: float) -> None:
         self.copy_(self.numbers * factor)
 
@@ -256,9 +260,15 @@ class Torch:
         assert self.stream == "rooflab's"
         return table.numbers[ids.array]
 
-    def index_select(self, table: Any, axis: int, ids: Any, out: Any) -> None:
+    def index_select(self, table: Any, axis: int, ids: Any, out: Any = None) -> Any:
         assert axis == 0
-        out.copy_(self.embedding(ids, table))
+        found = self.embedding(ids, table)
+        return out.copy_(found) if out else found
+
+    def topk(self, x: Tensor, count: int, axis: int) -> tuple[Tensor, Tensor]:
+        assert self.stream == "rooflab's"
+        places = np.argsort(-x.numbers, axis)[:, :count]
+        return Tensor(np.take_along_axis(x.numbers, places, axis)), Tensor(places)
 
     def pad(self, numbers: Any, ends: tuple[int, int]) -> Any:
         assert self.stream == "rooflab's"
@@ -403,6 +413,11 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         sum=np.sum,
         softmax=here.softmax,
         index_select=here.index_select,
+        topk=here.topk,
+        gather=lambda x, axis, places: np.take_along_axis(x, places.array, axis),
+        argsort=lambda x, stable: Tensor(np.argsort(x.array, stable=stable)),
+        div=lambda x, by, rounding_mode: x.array // by,
+        searchsorted=lambda x, values, right: np.searchsorted(x, values, "right"),
         arange=lambda count, device: np.arange(count),
         eq=lambda numbers, tensor: Tensor(numbers == tensor.array),
         ops=SimpleNamespace(aten=aten),
@@ -472,6 +487,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "cross_entropy_backward": {"rows": 5, "columns": 12, "scale": 0.2},
     "embedding": {"tokens": 9, "words": 5, "columns": 12},
     "quantize": {"rows": 5, "columns": 300},
+    "route": {"tokens": 5, "experts": 12, "chosen": 3},
+    "sort_experts": {"tokens": 5, "experts": 7, "chosen": 3},
+    "combine": {"tokens": 5, "columns": 12, "chosen": 3},
     "rmsnorm": {"rows": 5, "columns": 12},
     "add": {"rows": 3, "columns": 11},
     "copy": {"rows": 3, "columns": 11},

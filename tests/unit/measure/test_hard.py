@@ -16,7 +16,7 @@ from rooflab.kernels.base import Operands
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import Expected, put, right, verify
 from rooflab.model.encoding import decode, encode
-from rooflab.model.precision import PRECISIONS, DataType
+from rooflab.model.precision import BF16, PRECISIONS, DataType
 from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build, find
 from rooflab.workloads.attention import Attention
@@ -153,6 +153,16 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     **{name: list(ROWS) for name in ("rmsnorm_backward", "layernorm_backward")},
     "cross_entropy_backward": [*ROWS, {"rows": 7, "columns": 129, "scale": 0.001}],
     "quantize": [*ROWS, {"rows": 9, "columns": 300}],
+    **{
+        name: [
+            {"tokens": n, "experts": m, "chosen": k}
+            for n, m, k in ((1, 1, 1), (3, 20, 4), (50, 16, 16))
+        ]
+        for name in ("route", "sort_experts")
+    },
+    "combine": [
+        {"tokens": n, "columns": m, "chosen": k} for n, m, k in ((1, 1, 1), (3, 20, 4), (50, 9, 8))
+    ],
     "embedding": [
         {"tokens": n, "words": m, "columns": k}
         for n, m, k in ((1, 1, 1), (2, 9, 1), (100, 3, 7), (50, 1, 30), (3, 1000, 20))
@@ -234,7 +244,8 @@ def test_right_kernels_pass(workload: str, precision: str, number: int) -> None:
         for one in problem.operands:
             if one.written:
                 kind = problem.precision.accumulate
-                assert kind.integer or results[one.name].dtype == kind.storage
+                exact = kind.integer or one.type.integer
+                assert exact or results[one.name].dtype == kind.storage
                 operands[one.name][...] = encode(np, results[one.name], one.type)
         assert Expected(DEVICE, operands, seed, 2**30, hard).verdict(operands).reason == ""
 
@@ -341,6 +352,35 @@ def without_the_last_row(problem: Problem, x: Mapping[str, Any]) -> Any:
 
 def rows_flushed(problem: Problem, x: Mapping[str, Any]) -> Any:
     return flushed(problem, {"a": x["table"][x["ids"]]})
+
+
+def chosen_by(keys: Any, problem: Any, x: Mapping[str, Any]) -> Any:
+    """Right weights of the experts with the largest keys, the first ones of equal keys."""
+    right = problem.reference(np, x)
+    return {**right, "ids": np.argsort(-keys, axis=1, kind="stable")[:, : problem.chosen]}
+
+
+def chosen_by_exponentials(problem: Any, x: Mapping[str, Any]) -> Any:
+    powers = np.exp(x["logits"] - x["logits"].max(1, keepdims=True))
+    return chosen_by(decode(np, encode(np, powers, BF16), BF16), problem, x)
+
+
+def route_without_maximum(problem: Any, x: Mapping[str, Any]) -> Any:
+    right = problem.reference(np, x)
+    powers = np.exp(single(np.take_along_axis(x["logits"], right["ids"], axis=1)))
+    return {**right, "weights": powers / powers.sum(axis=1, keepdims=True)}
+
+
+def with_a_capacity(problem: Any, x: Mapping[str, Any]) -> Any:
+    """An expert takes at most half as many tokens more than if all were alike."""
+    right = problem.reference(np, x)
+    most = max(1, 3 * problem.rows // (2 * problem.experts))
+    return {**right, "ends": np.cumsum(np.minimum(np.diff(right["ends"], prepend=0), most))}
+
+
+def combined_in_half(problem: Any, x: Mapping[str, Any]) -> Any:
+    products = half(x["shares"][x["places"]][:, None] * x["rows"][x["places"]])
+    return products.reshape(-1, problem.chosen, problem.columns).sum(axis=1)
 
 
 def by_scales(x: Any, scales: Any, blocks: int) -> dict[str, Any]:
@@ -573,6 +613,7 @@ def differences_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
 
 
 OVERFLOWING = (
+    route_without_maximum,
     *(without_maximum, without_largest, shares_without_maximum),
     *(exponentials_apart, gradients_one_key_further, narrow_sums_along),
 )
@@ -635,6 +676,22 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "table by arithmetic": (
         *("embedding", "fp32", {"tokens": 40, "words": 500, "columns": 9}, rows_flushed),
         "a row of subnormal numbers",
+    ),
+    "experts by exponentials": (
+        *("route", "fp32", {"tokens": 40, "experts": 64, "chosen": 8}, chosen_by_exponentials),
+        "logits that are close",
+    ),
+    "weights without maximum": (
+        *("route", "fp32", {"tokens": 40, "experts": 64, "chosen": 8}, route_without_maximum),
+        "large logits|logits far below zero",
+    ),
+    "experts with a capacity": (
+        *("sort_experts", "bf16", {"tokens": 40, "experts": 16, "chosen": 2}, with_a_capacity),
+        "experts that many tokens chose",
+    ),
+    "narrow weighted sums": (
+        *("combine", "fp32", {"tokens": 40, "columns": 9}, combined_in_half),
+        "large numbers|small numbers",
     ),
     "a scale per row": (
         *("quantize", "bf16", {"rows": 40, "columns": 300}, scale_of_a_row),

@@ -51,6 +51,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "cross_entropy_backward": {"rows": 7, "columns": 61, "scale": 0.2},
     "embedding": {"tokens": 9, "words": 5, "columns": 12},
     "quantize": {"rows": 7, "columns": 300, "least": 0.01},
+    "route": {"tokens": 9, "experts": 21, "chosen": 4, "normalised": "off"},
+    "sort_experts": {"tokens": 9, "experts": 21, "chosen": 4},
+    "combine": {"tokens": 9, "columns": 21, "chosen": 4},
     "adamw": {"elements": 101, "lr": 0.1, "step": 3},
     "swiglu": {"rows": 3, "columns": 41, "batch": 2},
     "rope": {"tokens": 5, "heads": 3, "head_size": 6, "batch": 2},
@@ -101,9 +104,9 @@ def computed(problem: Problem, seed: int = 5) -> Operands:
 
 
 def output(operands: Operands) -> Any:
-    """The array of the first output."""
-    one = next(one for one in operands.problem.operands if one.written)
-    return operands[one.name]
+    """The array of the first output of floats, or of the first one."""
+    written = [one for one in operands.problem.operands if one.written]
+    return operands[min(written, key=lambda one: one.type.integer).name]
 
 
 def test_every_workload_has_an_example() -> None:
@@ -154,6 +157,9 @@ def test_every_workload_describes_itself(workload: str) -> None:
         ("cross_entropy_backward", "fp16", 6 * 427, 2 * 2 * 427 + 4 * 7),
         ("embedding", "bf16", 0, 4 * 9 + 2 * 12 * (4 + 9)),  # 4.33 of 5 rows
         ("quantize", "bf16", 2 * 2100, (2 + 1) * 2100 + 4 * 7 * 3),
+        ("route", "bf16", 9 * (4 * 21 + 4), 2 * 9 * (21 + 4) + 8 * 9 * 4),
+        ("sort_experts", "bf16", 0, 9 * 4 * (8 + 2 + 8 + 2 + 8) + 4 * 21),
+        ("combine", "bf16", 2 * 9 * 4 * 21, 2 * (36 * 21 + 36 + 9 * 21) + 8 * 36),
         ("adamw", "bf16", 14 * 101, (2 * 2 + 2 + 4 * 4) * 101),
         ("swiglu", "fp16", 4 * 246, 3 * 2 * 246),
         ("rope", "bf16", 6 * 2 * 3 * 5 * 3, 2 * (2 * 2 * 3 * 5 * 6 + 2 * 5 * 3)),
@@ -182,6 +188,8 @@ Inputs = dict[str, NDArray[np.float64]]
 def loops(problem: Problem, inputs: Inputs) -> Any:
     """The output, or each of several by its name, element by element as the formula says."""
     several = ("rmsnorm_backward", "layernorm_backward", "attention_backward", "quantize")
+    if problem.workload in ("route", "sort_experts", "combine"):
+        return routing_loops(problem, inputs)
     if problem.workload in several:
         return several_loops(problem, inputs)
     settings: Any = problem.settings
@@ -282,6 +290,38 @@ def several_loops(problem: Problem, inputs: Inputs) -> dict[str, Any]:
     if problem.workload == "attention_backward":
         return attention_gradients(problem, inputs)
     return norm_gradients(problem, inputs)
+
+
+def routing_loops(problem: Problem, inputs: Inputs) -> Any:
+    """Token by token, with lists."""
+    chosen: Any = problem.extents["chosen"]
+    if problem.workload == "combine":
+        places = inputs["places"].astype(int).reshape(-1, chosen)
+        pairs = [[(inputs["shares"][p], inputs["rows"][p]) for p in some] for some in places]
+        return np.array([sum(share * row for share, row in some) for some in pairs])
+    if problem.workload == "sort_experts":
+        return sorted_loops(inputs["ids"].astype(int), inputs["weights"])
+    made: dict[str, Any] = {"weights": [], "ids": []}
+    for row in inputs["logits"]:
+        ids = sorted(range(len(row)), key=lambda e: -row[e])[:chosen]
+        whole = math.fsum(np.exp(row))
+        made["weights"].append([math.exp(row[e]) / whole for e in ids])
+        made["ids"].append(ids)
+    return made
+
+
+def sorted_loops(ids: Any, weights: Any) -> dict[str, Any]:
+    """By an append to the list of each expert."""
+    lists: list[list[tuple[int, int]]] = [[] for _ in range(21)]
+    for token, j in np.ndindex(*ids.shape):
+        lists[ids[token, j]].append((token, j))
+    rows = [slot for one in lists for slot in one]
+    return {
+        "sources": [token for token, _ in rows],
+        "shares": [weights[slot] for slot in rows],
+        "places": [rows.index(slot) for slot in np.ndindex(*ids.shape)],
+        "ends": np.cumsum([len(one) for one in lists]),
+    }
 
 
 def norm_gradients(problem: Problem, inputs: Inputs) -> dict[str, Any]:
