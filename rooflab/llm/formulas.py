@@ -66,23 +66,3 @@ def latent_pairs(batch: int, heads: int, queries: int, keys: int) -> int:
 def experts_used(tokens: int, count: int, chosen: int) -> float:
     """The expected number of experts that are used, if every token chooses at random."""
     return float(count * (1 - (1 - chosen / count) ** tokens))
-
-
-def choice(tokens: int, count: int, chosen: int, precision: Precision) -> Formula:
-    """Softmax of a token's scores, and the largest of them with their places."""
-    scores = tokens * count
-    size = (scores + tokens * chosen) * precision.input.bytes + tokens * chosen * INT32.bytes
-    return Formula("top k", f"{tokens}x{count}", precision, 5 * scores, size, {SFU: scores})
-
-
-def dispatch(tokens: int, chosen: int, hidden: int, precision: Precision) -> Formula:
-    """Rows in the order of their experts: each is read once, and written for each expert."""
-    count = tokens * (1 + chosen) * hidden * precision.input.bytes + tokens * chosen * INT32.bytes
-    return Formula("gather", f"{tokens * chosen}x{hidden}", precision, 0, count)
-
-
-def combine(tokens: int, chosen: int, hidden: int, precision: Precision) -> Formula:
-    """The weighted sum of the rows that belong to a token."""
-    rows = tokens * chosen
-    count = (rows * hidden + rows + tokens * hidden) * precision.input.bytes
-    return Formula("weighted sum", f"{rows}x{hidden}", precision, 2 * rows * hidden, count)

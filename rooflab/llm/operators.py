@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rooflab.errors import UsageError
 from rooflab.llm import formulas
@@ -22,6 +22,7 @@ from rooflab.workloads.collectives import AllGather, AllReduce
 from rooflab.workloads.elementwise import Add, Copy
 from rooflab.workloads.experts import GroupedGemm
 from rooflab.workloads.gemm import Gemm
+from rooflab.workloads.routing import Combine, Route, SortExperts
 from rooflab.workloads.rows import RmsNorm
 from rooflab.workloads.transformer import Embedding, Rope, SwiGlu
 
@@ -31,7 +32,7 @@ PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 KNOWN: Final = ("bf16", "fp16", "fp8", "fp32")
 """Precisions of a model."""
 
-FRESH: Final = (RmsNorm, Rope, Add, Copy, SwiGlu)
+FRESH: Final = (RmsNorm, Rope, Add, Copy, SwiGlu, Route, SortExperts, Combine)
 """Work on what was written just before it: weights and the cache of keys have no part in it, or
 hardly any."""
 
@@ -311,8 +312,11 @@ def _experts(model: LanguageModel, step: ModelStep, of: Experts) -> Iterator[Ope
     used, rows = formulas.experts_used(tokens, of.count, of.chosen), tokens * of.chosen
     router = _gemm(tokens, of.count, model.hidden, plain)
     yield Operator("router", router, 1, of.count * (model.hidden + of.bias))
-    yield Operator("choice", formulas.choice(tokens, of.count, of.chosen, plain))
-    yield Operator("dispatch", formulas.dispatch(tokens, of.chosen, model.hidden, plain))
+    sizes: Any = {"tokens": tokens, "chosen": of.chosen, "precision": plain}
+    yield Operator("choice", Route(experts=of.count, **sizes))
+    yield Operator("order", SortExperts(experts=of.count, **sizes))
+    gathered = Embedding(tokens=rows, words=tokens, columns=model.hidden, precision=plain)
+    yield Operator("dispatch", gathered)
     for name, outputs, inputs in (
         ("experts: gate, up", 2 * inner, model.hidden),
         ("experts: down", model.hidden, inner),
@@ -326,7 +330,7 @@ def _experts(model: LanguageModel, step: ModelStep, of: Experts) -> Iterator[Ope
         )
         yield Operator(name, products, 1, of.count * outputs * inputs)
     yield Operator("experts: swiglu", SwiGlu(rows=rows, columns=inner, precision=plain))
-    yield Operator("combine", formulas.combine(tokens, of.chosen, model.hidden, plain))
+    yield Operator("combine", Combine(columns=model.hidden, **sizes))
     if of.shared:
         shared = step.part(of.shared, "numbers of the shared expert")
         yield from _gated(model, step, shared, "shared: ")

@@ -158,6 +158,21 @@ def test_experts_multiply_their_rows_and_read_their_weights() -> None:
     assert sum(work.traffic.values()) == 2 * (2 * 4096 * 14336 + 2 * 14336 + 2 * 4096) + ends
 
 
+def test_tokens_are_sent_to_experts_and_back_by_problems_of_workloads() -> None:
+    found = by_name("mixtral-8x7b", step(batch=8))
+    sizes = {}
+    for name in ("choice", "order", "dispatch", "combine"):
+        work = found[name].work
+        assert isinstance(work, Problem)
+        sizes[name] = (work.workload, work.size)
+    assert sizes == {
+        "choice": ("route", "8"),
+        "order": ("sort_experts", "8"),
+        "dispatch": ("embedding", "16x8x4096"),
+        "combine": ("combine", "8x4096"),
+    }
+
+
 # Several GPUs ------------------------------------------------------------------------------------
 
 
