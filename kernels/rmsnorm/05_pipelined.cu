@@ -47,71 +47,44 @@ Learned, without LAST:
 - A deeper pipeline is not faster: one or two rows ahead are enough.
 */
 
-#include "bulk_copy.cuh"
-#include "l2_priority.cuh"
-#include "row_queue.cuh"
 #include "rmsnorm.cuh"
+#include "rows_ahead.cuh"
 
 // RESIDENT: threads per multiprocessor. STAGES: rows per block that are loaded ahead. KEEP: whether
 // the weights stay in registers, too. LAST: whether L2 evicts the row's lines last.
 extern "C" __global__ void __launch_bounds__(RESIDENT, 1)
 pipelined(long long rows, long long columns, Accumulate epsilon, const Input* X,
           const Input* W, Output* Y) {
-    extern __shared__ __align__(128) Input staged[];  // [STAGES][columns]
-    __shared__ Barrier full[STAGES];                  // a stage's row has arrived
-    __shared__ long long row_in[STAGES];              // which row that is
-    __shared__ RowQueue queue;                        // used by thread 0
+    extern __shared__ __align__(128) Input staged[];
+    __shared__ Ahead ahead;
     __shared__ Accumulate partials[2][WARP];
     const Input zero = narrow(0);
 
-    const long long row_bytes = columns * sizeof(Input);
     const Share<VECTORS, true> share(columns);
     if (columns % WIDTH != 0 || columns > share.held()
-        || STAGES * row_bytes > dynamic_shared_bytes()) {
+        || STAGES * columns * sizeof(Input) > dynamic_shared_bytes()) {
         for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
             rmsnorm_any_row(columns, epsilon, X + row * columns, W, Y + row * columns);
         }
         return;
     }
 
-    // Thread 0 starts the copies. A row past the matrix is not copied; it ends the loop below.
-    const auto fetch = [&](int stage) {
-        const long long row = queue.take();
-        row_in[stage] = row;
-        announce(&full[stage], row < rows ? row_bytes : 0);
-        if (row >= rows) return;
-        const Input* x = X + row * columns;
-        if (LAST) {
-            copy_bulk(staged + stage * columns, x, row_bytes, &full[stage], evict_last());
-        } else {
-            copy_bulk(staged + stage * columns, x, row_bytes, &full[stage]);
-        }
-    };
-    if (threadIdx.x == 0) {
-        queue.start(row_bytes, 16384);
-        for (int stage = 0; stage < STAGES; ++stage) initialize(&full[stage]);
-        for (int stage = 0; stage < STAGES; ++stage) fetch(stage);
-    }
-    __syncthreads();
-
+    RowsAhead next(ahead, staged, X, rows, columns, 16384);
     uint4 weights[VECTORS];
     if (KEEP) {
         for (int k = 0; k < VECTORS; ++k) weights[k] = share.load(W, k, zero);
     }
 
     const Accumulate inverse_columns = Accumulate(1) / columns;
-    int stage = 0;
-    unsigned phase = 0;
     int turn = 0;
     while (true) {
         // 1. Move the row from shared memory to registers.
-        wait(&full[stage], phase);
-        const long long row = row_in[stage];
+        const long long row = next.wait_for_row();
         if (row >= rows) break;
         uint4 kept[VECTORS];
         Accumulate squares = 0;
         for (int k = 0; k < VECTORS; ++k) {
-            kept[k] = share.load(staged + stage * columns, k, zero);
+            kept[k] = share.load(next.values(), k, zero);
             const Vector vector = unpack(kept[k]);
             for (int i = 0; i < WIDTH; ++i) {
                 squares += widen(vector.element[i]) * widen(vector.element[i]);
@@ -121,10 +94,8 @@ pipelined(long long rows, long long columns, Accumulate epsilon, const Input* X,
         squares = reduce_block<Sum>(squares, partials[turn]);
         turn ^= 1;
 
-        // 2. All threads have read the stage: start the copy of another row into it. The reduction
-        //    was a barrier, except in a block of one warp.
-        __syncwarp();
-        if (threadIdx.x == 0) fetch(stage);
+        // 2. The reduction was a barrier.
+        next.taken_by_all();
 
         // 3. As in `registers`.
         const Accumulate scale = inverse_root(squares * inverse_columns + epsilon);
@@ -138,11 +109,6 @@ pipelined(long long rows, long long columns, Accumulate epsilon, const Input* X,
             }
             share.store(Y + row * columns, k, vector);
         }
-
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
     }
-    if (threadIdx.x == 0) queue.finish();
+    next.finish();
 }

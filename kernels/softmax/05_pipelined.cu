@@ -52,9 +52,7 @@ Learned, without LAST:
 - A ring per warp, refilled by the warp, makes no difference. evict_first on the copies is slower.
 */
 
-#include "bulk_copy.cuh"
-#include "l2_priority.cuh"
-#include "row_queue.cuh"
+#include "rows_ahead.cuh"
 #include "softmax.cuh"
 
 // REGISTERS: 32-bit registers in which a thread keeps its columns, widened. RESIDENT: threads per
@@ -64,54 +62,28 @@ constexpr int VECTORS = REGISTERS * 4 / (WIDTH * sizeof(Accumulate));
 
 extern "C" __global__ void __launch_bounds__(RESIDENT, 1)
 pipelined(long long rows, long long columns, const Input* X, Output* Y) {
-    extern __shared__ __align__(128) Input staged[];  // [STAGES][columns]
-    __shared__ Barrier full[STAGES];                  // a stage's row has arrived
-    __shared__ long long row_in[STAGES];              // which row that is
-    __shared__ RowQueue queue;                        // used by thread 0
+    extern __shared__ __align__(128) Input staged[];
+    __shared__ Ahead ahead;
     __shared__ Accumulate maxima[WARP], sums[WARP];
 
-    const long long row_bytes = columns * sizeof(Input);
     const Share<VECTORS, true> share(columns);
     if (columns % WIDTH != 0 || columns > share.held()
-        || STAGES * row_bytes > dynamic_shared_bytes()) {
+        || STAGES * columns * sizeof(Input) > dynamic_shared_bytes()) {
         for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
             softmax_any_row(columns, X + row * columns, Y + row * columns);
         }
         return;
     }
 
-    // Thread 0 starts the copies. A row past the matrix is not copied; it ends the loop below.
-    const auto fetch = [&](int stage) {
-        const long long row = queue.take();
-        row_in[stage] = row;
-        announce(&full[stage], row < rows ? row_bytes : 0);
-        if (row >= rows) return;
-        const Input* x = X + row * columns;
-        if (LAST) {
-            copy_bulk(staged + stage * columns, x, row_bytes, &full[stage], evict_last());
-        } else {
-            copy_bulk(staged + stage * columns, x, row_bytes, &full[stage]);
-        }
-    };
-    if (threadIdx.x == 0) {
-        queue.start(row_bytes, 16384);
-        for (int stage = 0; stage < STAGES; ++stage) initialize(&full[stage]);
-        for (int stage = 0; stage < STAGES; ++stage) fetch(stage);
-    }
-    __syncthreads();
-
-    int stage = 0;
-    unsigned phase = 0;
+    RowsAhead next(ahead, staged, X, rows, columns, 16384);
     while (true) {
         // 1. Move the row from shared memory to registers.
-        wait(&full[stage], phase);
-        const long long row = row_in[stage];
+        const long long row = next.wait_for_row();
         if (row >= rows) break;
         Accumulate kept[VECTORS][WIDTH];
         Accumulate largest = Maximum::nothing();
         for (int k = 0; k < VECTORS; ++k) {
-            const Input* x = staged + stage * columns;
-            const Vector vector = unpack(share.load(x, k, narrow(minus_infinity())));
+            const Vector vector = unpack(share.load(next.values(), k, narrow(minus_infinity())));
             for (int i = 0; i < WIDTH; ++i) {
                 kept[k][i] = widen(vector.element[i]);
                 largest = max(largest, kept[k][i]);
@@ -119,10 +91,8 @@ pipelined(long long rows, long long columns, const Input* X, Output* Y) {
         }
         largest = reduce_block<Maximum>(largest, maxima);
 
-        // 2. All threads have read the stage: start the copy of another row into it. The reduction
-        //    was a barrier, except in a block of one warp.
-        __syncwarp();
-        if (threadIdx.x == 0) fetch(stage);
+        // 2. The reduction was a barrier.
+        next.taken_by_all();
 
         // 3. As in `registers`.
         Accumulate sum = 0;
@@ -138,11 +108,6 @@ pipelined(long long rows, long long columns, const Input* X, Output* Y) {
             for (int i = 0; i < WIDTH; ++i) vector.element[i] = narrow(kept[k][i] * scale);
             share.store(Y + row * columns, k, vector);
         }
-
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
     }
-    if (threadIdx.x == 0) queue.finish();
+    next.finish();
 }

@@ -22,6 +22,9 @@ inline void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier*
     phases.bytes -= long(bytes);
     end_phase_if_complete(phases);
 }
+inline void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier* barrier, unsigned long long) {
+    copy_bulk(shared, global, bytes, barrier);
+}
 
 inline void prefetch_bulk(const void* global, unsigned bytes, unsigned long long) {
     if (size_t(global) % 16 || bytes % 16) std::abort();
