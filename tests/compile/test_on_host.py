@@ -512,6 +512,20 @@ def test_rows_in_registers_are_right(number: int, tmp_path: Path) -> None:
     check_variant("registers", "layernorm", number, MEMORY, tmp_path, ROWS)
 
 
+NORMED = [{"rows": r, "columns": n} for r, n in ((1, 8), (37, 24), (5, 304), (3, 1024), (7, 2056))]
+
+
+@pytest.mark.parametrize(("name", "number"), [("moments", 0), ("moments", 3), ("pipelined", 2)])
+def test_moments_in_one_exchange_are_right(name: str, number: int, tmp_path: Path) -> None:
+    """Of one warp, of one with fewer columns, of several."""
+    check_variant(name, "layernorm", number, MEMORY, tmp_path, NORMED)
+
+
+def test_threads_wait_for_moments_and_for_rows_that_are_loaded_ahead(tmp_path: Path) -> None:
+    check_variant("moments", "layernorm", 0, "thread", tmp_path, NORMED[3:4])
+    check_variant("pipelined", "layernorm", 0, "thread", tmp_path, NORMED[3:4])
+
+
 def test_a_softmax_in_one_pass_is_right(tmp_path: Path) -> None:
     shapes = [{"rows": r, "columns": n} for r, n in ((1, 1), (3, 300), (2, 4099))]
     check_variant("online", "cross_entropy", 0, MEMORY, tmp_path, shapes)
