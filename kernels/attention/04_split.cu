@@ -3,14 +3,14 @@ title = "Decode: warps and blocks of a cluster split the keys of a head"
 entry = "split"
 workload = "attention"
 rung = 4
-precisions = ["fp16", "bf16"]
+precisions = ["fp16", "bf16", "fp8"]
 min_compute_capability = "9.0"
 block = ["32 * WARPS"]
 tile = [1, 16]
 flat = true
 blocks_per_tile = "CLUSTER"
 cluster = ["CLUSTER"]
-shared_bytes = "(16 + WARPS * STAGES * 2 * KEYS) * (2 * ROOFLAB_HEAD_SIZE + 16) + 64 * ROOFLAB_HEAD_SIZE + 128 * CLUSTER"
+shared_bytes = "(16 + WARPS * STAGES * 2 * KEYS) * (ceildiv(input_bytes * ROOFLAB_HEAD_SIZE, 32) * 32 + 16) + 64 * ROOFLAB_HEAD_SIZE + 128 * CLUSTER"
 constraints = { head_size = 16 }
 limits = { head_size = 256 }
 variants = [
@@ -18,8 +18,10 @@ variants = [
     { CLUSTER = 4, WARPS = 4, KEYS = 32, STAGES = 2 },
     { CLUSTER = 2, WARPS = 4, KEYS = 32, STAGES = 2 },
     { CLUSTER = 1, WARPS = 4, KEYS = 32, STAGES = 2 },
-    { CLUSTER = 8, WARPS = 4, KEYS = 16, STAGES = 2 },
-    { CLUSTER = 2, WARPS = 4, KEYS = 16, STAGES = 2 },
+    { CLUSTER = 8, WARPS = 4, KEYS = 16, STAGES = 2, precisions = ["fp16", "bf16"] },
+    { CLUSTER = 2, WARPS = 4, KEYS = 16, STAGES = 2, precisions = ["fp16", "bf16"] },
+    { CLUSTER = 8, WARPS = 4, KEYS = 64, STAGES = 2, precisions = ["fp8"] },
+    { CLUSTER = 2, WARPS = 4, KEYS = 64, STAGES = 2, precisions = ["fp8"] },
 ]
 teaches = "parts of a softmax can be added later: each has its own maximum and sum"
 */
@@ -144,10 +146,10 @@ split(int batch, int heads, int kv_heads, int queries, int keys, int head_size, 
     float* const statistics_of_warps = of_warps + WARPS * ROWS * HEAD_SIZE;
     for (int half = 0; half < 2; ++half) {
         const int row = group + half * 8;
-        float* to = of_warps + (warp * ROWS + row) * HEAD_SIZE + place * 2;
+        float* to = of_warps + (warp * ROWS + row) * HEAD_SIZE;
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            to[chunk * 8] = found.values[chunk][2 * half];
-            to[chunk * 8 + 1] = found.values[chunk][2 * half + 1];
+            to[column_of(chunk)] = found.values[chunk][2 * half];
+            to[column_of(chunk) + NEXT] = found.values[chunk][2 * half + 1];
         }
         if (place == 0) {
             statistics_of_warps[warp * 2 * ROWS + row] = found.largest[half];

@@ -119,7 +119,7 @@ mma(int M, int N, int K, const unsigned char* X, const unsigned char* W, const f
                 const uint2 pair = *reinterpret_cast<const uint2*>(lane_w + from + n * 8 * PITCH);
                 w[0] = pair.x;
                 w[1] = pair.y;
-                for (int m = 0; m < MS; ++m) multiply_add_e4m3(sum[m][n], x[m], w);
+                for (int m = 0; m < MS; ++m) multiply_add(sum[m][n], x[m], w);
             }
         }
 

@@ -1,19 +1,23 @@
-// Attention by tensor cores: what a warp does with 16 queries and a tile of keys and values. FP16 and
-// BF16, heads whose size is a multiple of 16.
+// Attention by tensor cores: what a warp does with 16 queries and a tile of keys and values. FP16, BF16
+// and FP8, heads whose size is a multiple of 16.
 //
-// Rows of heads in shared memory are PITCH bytes apart: 16 more than a head has, so that the 8 rows
-// that ldmatrix reads at once lie in different banks.
+// Rows of heads in shared memory are PITCH bytes apart: 16 more than the steps of a product have, so
+// that the 8 rows that ldmatrix reads at once lie in different banks. In FP8 a head may fill half of
+// its last step; zeros follow.
 //
 // A lane l has, of every 16 x 8 scores, weights or results, with g = l / 4 and t = l % 4: elements 0
-// and 1 of row g, columns 2 t and 2 t + 1; elements 2 and 3 of row g + 8.
+// and 1 of row g, columns 2 t and 2 t + 1; elements 2 and 3 of row g + 8. In FP8 two neighbouring
+// 16 x 8 results have the even and the odd columns of 16.
 #pragma once
 
 #include "attention.cuh"
 #include "mma.cuh"
 
-constexpr int PITCH = 2 * HEAD_SIZE + 16;
-constexpr int CHUNKS = HEAD_SIZE / 8;    // of 16 bytes
-constexpr int STEPS = HEAD_SIZE / 16;    // of the product of queries and keys
+constexpr bool FP8 = sizeof(Input) == 1;
+constexpr int CHUNKS = HEAD_SIZE / 8;  // of columns
+constexpr int HEAD_BYTES = HEAD_SIZE * sizeof(Input);
+constexpr int STEPS = (HEAD_BYTES + 31) / 32;  // of 32 bytes, of the product of queries and keys
+constexpr int PITCH = STEPS * 32 + 16;
 constexpr bool KEPT = HEAD_SIZE <= 128;  // whether registers hold the queries
 
 using Address = decltype(shared_address(nullptr));
@@ -22,10 +26,12 @@ using Address = decltype(shared_address(nullptr));
 // `thread` is one of THREADS.
 template <int HEIGHT, int THREADS>
 __device__ inline void load(Address tile, const Input* from, int present, int thread) {
-    for (int i = thread; i < HEIGHT * CHUNKS; i += THREADS) {
-        const int row = i / CHUNKS;
-        const bool inside = row < present;
-        copy_async<16>(tile + row * PITCH + i % CHUNKS * 16, inside ? from + i * 8 : from, inside);
+    constexpr int COPIES = STEPS * 2;  // of 16 bytes, of a row
+    for (int i = thread; i < HEIGHT * COPIES; i += THREADS) {
+        const int row = i / COPIES, byte = i % COPIES * 16;
+        const bool inside = row < present && byte < HEAD_BYTES;
+        const Input* source = from + row * HEAD_SIZE + byte / int(sizeof(Input));
+        copy_async<16>(tile + row * PITCH + byte, inside ? source : from, inside);
     }
 }
 
@@ -74,6 +80,17 @@ __device__ inline void mask(float (&score)[PIECES][4], int first_key, const int 
     }
 }
 
+// The column of a lane's first result of a chunk. The second one is `NEXT` columns further.
+__device__ inline int column_of(int chunk) {
+    const int place = threadIdx.x % 4;
+    return FP8 ? chunk / 2 * 16 + place * 4 + chunk % 2 : chunk * 8 + place * 2;
+}
+constexpr int NEXT = FP8 ? 2 : 1;
+
+// Weights in FP8 are 256 times as large, up to 256: E4M3 ends at 448, and has but few small numbers.
+// So are their sums, by which results are divided.
+constexpr float RAISED = FP8 ? 8 : 0;
+
 // What 16 queries have found so far: for rows g and g + 8 the largest exponent, the sum of this
 // lane's weights relative to it, and weights times values.
 struct Found {
@@ -97,9 +114,10 @@ struct Found {
             largest[half] = higher;
             sum[half] *= kept[half];
         }
+        const float base[2] = {largest[0] - RAISED, largest[1] - RAISED};
         for (int piece = 0; piece < PIECES; ++piece) {
             for (int i = 0; i < 4; ++i) {
-                const float weight = power_of_two(score[piece][i] * scale - largest[i / 2]);
+                const float weight = power_of_two(score[piece][i] * scale - base[i / 2]);
                 sum[i / 2] += weight;
                 score[piece][i] = weight;
             }
@@ -109,9 +127,50 @@ struct Found {
         }
     }
 
-    // Adds weights times the values of a tile. Two pieces of weights are one operand.
+    // Adds weights times the values of a tile.
     template <int PIECES>
     __device__ void add(const float (&weight)[PIECES][4], Address tile) {
+#if defined(ROOFLAB_PRECISION_FP8)
+        add_quads(weight, tile);
+#else
+        add_pairs(weight, tile);
+#endif
+    }
+
+#if defined(ROOFLAB_PRECISION_FP8)
+    // Four pieces of weights are one operand. Of 32 keys the first four terms of a lane are keys 2 t,
+    // 2 t + 1, 2 t + 8 and 2 t + 9, as its weights lie: a sum has any order, if both operands agree.
+    // ldmatrix transposes pairs of bytes, which are two columns of a key. Permutes sort these.
+    template <int PIECES>
+    __device__ void add_quads(const float (&weight)[PIECES][4], Address tile) {
+        static_assert(PIECES % 4 == 0, "a product in FP8 has 32 keys");
+        const Address value_row = tile + threadIdx.x % 32 * PITCH;
+        #pragma unroll
+        for (int step = 0; step < PIECES / 4; ++step) {
+            unsigned quads[4];
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int piece = step * 4 + i / 2 * 2, below = i % 2 * 2;
+                quads[i] = pack_quad(weight[piece][below], weight[piece][below + 1],
+                                     weight[piece + 1][below], weight[piece + 1][below + 1]);
+            }
+            #pragma unroll
+            for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
+                unsigned value[4];
+                load_transposed(value, value_row + step * 32 * PITCH + chunk * 8);
+                const unsigned even[2] = {__byte_perm(value[0], value[1], 0x6420),
+                                          __byte_perm(value[2], value[3], 0x6420)};
+                const unsigned odd[2] = {__byte_perm(value[0], value[1], 0x7531),
+                                         __byte_perm(value[2], value[3], 0x7531)};
+                multiply_add(values[chunk], quads, even);
+                multiply_add(values[chunk + 1], quads, odd);
+            }
+        }
+    }
+#else
+    // Two pieces of weights are one operand.
+    template <int PIECES>
+    __device__ void add_pairs(const float (&weight)[PIECES][4], Address tile) {
         const Address value_row = tile + threadIdx.x % 16 * PITCH + threadIdx.x % 32 / 16 * 16;
         #pragma unroll
         for (int step = 0; step < PIECES / 2; ++step) {
@@ -127,6 +186,7 @@ struct Found {
             }
         }
     }
+#endif
 
     // The sums of the weights of all lanes.
     __device__ void add_lanes() {

@@ -70,35 +70,42 @@ __device__ inline unsigned round_to_tf32(unsigned bits) {
     return rounded;
 }
 
-#if defined(ROOFLAB_PRECISION_BF16) || defined(ROOFLAB_PRECISION_FP16)
-// Two numbers, rounded to nearest, in one register: the first in the low half.
+#if defined(ROOFLAB_PRECISION_BF16) || defined(ROOFLAB_PRECISION_FP16) || defined(ROOFLAB_PRECISION_FP8)
+// Two results, rounded to nearest, in one register: the first in the low half.
 __device__ inline unsigned pack_pair(float low, float high) {
     unsigned pair;
-#if defined(ROOFLAB_PRECISION_BF16)
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-#else
+#if defined(ROOFLAB_PRECISION_FP16)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
 #endif
     return pair;
 }
 #endif
 
-// Products ------------------------------------------------------------------------------------
-
-// As multiply_add of the types of 2 bytes, below, with four numbers of FP8 in a register: 32 along K.
-__device__ inline void multiply_add_e4m3(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
-    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"
-        " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#if defined(ROOFLAB_PRECISION_FP8)
+// Four numbers in E4M3, rounded to nearest, in one register: the first in the lowest byte.
+__device__ inline unsigned pack_quad(float first, float second, float third, float fourth) {
+    unsigned quad;
+    asm("{\n"
+        ".reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n"
+        "}"
+        : "=r"(quad) : "f"(first), "f"(second), "f"(third), "f"(fourth));
+    return quad;
 }
+#endif
+
+// Products ------------------------------------------------------------------------------------
 
 // c += a * b, of 16 x 8 sums. Lane l holds, with g = l / 4 and t = l % 4:
 //   c[0..1]  row g, columns 2 t and 2 t + 1;   c[2..3]  the same of row g + 8
 //   a[0], a[1]  rows g and g + 8 at place t of K;   a[2], a[3]  at place t + 4
 //   b[0], b[1]  column g at places t and t + 4
 // A place is one element of K for FP64 and TF32, and two neighbours in one register for the types
-// of 2 bytes. A product covers 8 places.
+// of 2 bytes, four for FP8. A product covers 8 places.
 #if defined(ROOFLAB_PRECISION_FP64)
 
 __device__ inline void multiply_add(double (&c)[4], const double (&a)[4], const double* b) {
@@ -123,6 +130,8 @@ __device__ inline void multiply_add(double (&c)[4], const double (&a)[4], const 
 #define ROOFLAB_MMA "m16n8k16.row.col.f32.bf16.bf16.f32"
 #elif defined(ROOFLAB_PRECISION_FP16) || defined(ROOFLAB_PRECISION_FP16_FP32)
 #define ROOFLAB_MMA "m16n8k16.row.col.f32.f16.f16.f32"
+#elif defined(ROOFLAB_PRECISION_FP8)
+#define ROOFLAB_MMA "m16n8k32.row.col.f32.e4m3.e4m3.f32"
 #else
 #define ROOFLAB_MMA "m16n8k8.row.col.f32.tf32.tf32.f32"
 #endif

@@ -25,7 +25,8 @@ from rooflab.kernels.cuda_file.header import Configuration, Map
 from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import Accuracy, verify
-from rooflab.model.encoding import encode
+from rooflab.model.encoding import decode, encode
+from rooflab.model.precision import DataType
 from rooflab.model.problem import Operand, Problem
 from rooflab.workloads import build
 from rooflab.workloads.gemm import Gemm
@@ -66,7 +67,7 @@ whose first copies come before all else. The first, of fewer steps than stages, 
 MEMORY = "address,undefined"
 HANGS_S = 600
 """Programs take 15 s at most alone, and up to 200 s at low priority on a busy machine."""
-TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02}
+TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02, "fp8": 0.5}
 """Largest errors of an element. The CPU multiplies TF32 as FP32."""
 
 
@@ -293,16 +294,23 @@ def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Seq
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()[:4000]
-        found: Any = np.frombuffer(done.stdout, stored["q"].dtype).reshape(result.shape)
-        expected = problem.reference(np, Decoded(stored))["o"]
+        numbers = np.frombuffer(done.stdout, result.type.storage)
+        found = decode(np, numbers, result.type).reshape(result.shape)
+        expected = problem.reference(np, Decoded(stored, given[0].type))["o"]
         np.testing.assert_allclose(found, expected, atol=TOLERANCES[precision])
+        error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        assert error < problem.tolerance
 
 
 class Decoded(dict[str, Any]):
     """Inputs in FP64, as a reference takes them."""
 
+    def __init__(self, stored: dict[str, Any], data_type: DataType) -> None:
+        super().__init__(stored)
+        self._type = data_type
+
     def __getitem__(self, name: str) -> Any:
-        return super().__getitem__(name).astype(np.float64)
+        return decode(np, super().__getitem__(name), self._type)
 
     def part(self, name: str, index: Any) -> Any:
         return self[name][index]
@@ -326,15 +334,26 @@ def test_attention_in_half_precision_is_right(tmp_path: Path) -> None:
     attend("flash:3", "fp16", MEMORY, tmp_path, ATTENTION[1:3])
 
 
+@pytest.mark.parametrize("which", ["naive", "flash:2"])
+def test_attention_in_fp8_is_right(which: str, tmp_path: Path) -> None:
+    attend(which, "fp8", MEMORY, tmp_path, ATTENTION[1:3])
+
+
 @pytest.mark.parametrize("which", ["mma:0", "mma:2", "mma:3", "split:1", "split:2", "split:5"])
 def test_attention_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
     attend(which, "fp16", "address", tmp_path, half(FOR_TENSOR_CORES, which))
+
+
+@pytest.mark.parametrize("which", ["mma_fp8:0", "mma_fp8:2", "mma_fp8:3", "split:1", "split:2"])
+def test_attention_in_fp8_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
+    attend(which, "fp8", "address", tmp_path, half(FOR_TENSOR_CORES, which))
 
 
 def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
     attend("flash:4", "fp32", "thread", tmp_path, ATTENTION[1:2])
     for which in ("mma:2", "split:5"):
         attend(which, "fp16", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])
+    attend("mma_fp8:2", "fp8", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])
 
 
 # Layers ------------------------------------------------------------------------------------------
@@ -580,13 +599,14 @@ def check_variant(
     folder: Path,
     shapes: Sequence[Any],
     multiprocessors: int = 1,
+    precision: str = "fp16",
 ) -> None:
-    """A variant on 16-bit numbers."""
+    """A variant, by default on 16-bit numbers."""
     file = shipped(name, workload)
     choice = file.header.all_variants[number]
-    program = compiled(file, choice, build(workload, "fp16", shapes[0]), sanitizer, folder)
+    program = compiled(file, choice, build(workload, precision, shapes[0]), sanitizer, folder)
     for shape in shapes:
-        problem = build(workload, "fp16", shape)
+        problem = build(workload, precision, shape)
         ran = run_plain(program, file, choice, problem, multiprocessors=multiprocessors)
         assert ran.reason == ""
 
@@ -622,7 +642,9 @@ def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_blocks_in_fp8_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
-    check_variant("mma", "block_gemm", number, "address", tmp_path, FOR_BLOCKS)
+    check_variant(
+        *("mma", "block_gemm", number, "address", tmp_path, FOR_BLOCKS), precision="fp8"
+    )
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -636,4 +658,6 @@ def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])
     check_variant("rows", "w4a16", 0, "thread", tmp_path, [{"m": 9, "n": 24, "k": 2080}])
-    check_variant("mma", "block_gemm", 3, "thread", tmp_path, FOR_BLOCKS[1:2])
+    check_variant(
+        *("mma", "block_gemm", 3, "thread", tmp_path, FOR_BLOCKS[1:2]), precision="fp8"
+    )

@@ -1,4 +1,4 @@
-// kernels/include/mma.cuh on the CPU, for FP16. A warp's lanes tell each other what they hold. Copies
+// kernels/include/mma.cuh on the CPU, for FP16 and FP8. A warp's lanes tell each other what they hold. Copies
 // are made when they are waited for.
 #pragma once
 
@@ -39,9 +39,16 @@ inline void load_matrices(unsigned (&to)[4], SharedAddress row) { load(to, row, 
 inline void load_transposed(unsigned (&to)[4], SharedAddress row) { load(to, row, true); }
 
 inline unsigned pack_pair(float low, float high) {
-    const Input pair[2] = {Input(low), Input(high)};
+    const Output pair[2] = {narrow(low), narrow(high)};
     unsigned packed;
     std::memcpy(&packed, pair, 4);
+    return packed;
+}
+inline unsigned pack_quad(float first, float second, float third, float fourth) {
+    const __nv_fp8_e4m3 quad[4] = {__nv_fp8_e4m3(first), __nv_fp8_e4m3(second), __nv_fp8_e4m3(third),
+                                   __nv_fp8_e4m3(fourth)};
+    unsigned packed;
+    std::memcpy(&packed, quad, 4);
     return packed;
 }
 
@@ -72,7 +79,4 @@ void multiply_registers(float (&c)[4], const unsigned (&a)[4], const unsigned* b
 }
 inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
     multiply_registers<Input>(c, a, b);
-}
-inline void multiply_add_e4m3(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
-    multiply_registers<__nv_fp8_e4m3>(c, a, b);
 }
