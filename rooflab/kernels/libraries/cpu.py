@@ -509,20 +509,23 @@ SCORES: Final = 2**19
 """Scores that are computed at once: they stay in the caches of a core."""
 
 
-@numpy_kernel(workload="attention")
+@numpy_kernel(workload="attention", precisions=(*FLOATS, "fp8"))
 def numpy_attention(device: Device, operands: Operands) -> Launch:
-    """NumPy's BLAS library, and passes over some scores at a time."""
-    problem, (q, k, v, o) = operands.problem, operands.values()
+    """NumPy's BLAS library, and passes over some scores at a time; a table for FP8."""
+    numpy, problem, (q, k, v, o) = device.arrays, operands.problem, operands.values()
     assert isinstance(problem, Attention)
     some = max(1, SCORES // (problem.group * problem.keys))
+    types, table = problem.precision, numpy.array(E4M3, numpy.float32)
+    widen = table.take if types.input is FP8_E4M3 else numpy.asarray
 
     def launch() -> None:
         for z, head in product(range(problem.batch), range(problem.kv_heads)):
             heads = slice(head * problem.group, (head + 1) * problem.group)
+            seen = widen(k[z, head]), widen(v[z, head])
             for start in range(0, problem.queries, some):
-                rows = slice(start, start + some)
-                given = q[z, heads, rows], k[z, head], v[z, head]
-                o[z, heads, rows] = _attended(device.arrays, problem, *given, start)
+                rows = (z, heads, slice(start, start + some))
+                found = _attended(numpy, problem, widen(q[rows]), *seen, start)
+                o[rows] = encode(numpy, found, types.output)
 
     return launch
 

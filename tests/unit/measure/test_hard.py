@@ -16,7 +16,7 @@ from rooflab.kernels.base import Operands
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import Expected, put, right, verify
 from rooflab.model.encoding import decode, encode
-from rooflab.model.precision import BF16, PRECISIONS, DataType
+from rooflab.model.precision import BF16, FP8_E4M3, PRECISIONS, DataType
 from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build, find
 from rooflab.workloads.attention import Attention
@@ -521,18 +521,44 @@ def scaled_by_the_largest(problem: Problem, x: Mapping[str, Any]) -> Any:
     return problem.reference(np, {"x": x["x"] / largest})["y"] * largest  # type: ignore[arg-type]
 
 
-def attending(problem: Problem, x: Mapping[str, Any], late: int = 0, shift: bool = True) -> Any:
-    """Attention with each query ``late`` keys further, with or without the largest score."""
+def attending(
+    problem: Problem,
+    x: Mapping[str, Any],
+    late: int = 0,
+    shift: bool = True,
+    scale: bool = True,
+    weight: Callable[[Any], Any] = np.asarray,
+) -> Any:
+    """Attention with each query ``late`` keys further, with or without the largest score and the
+    scale; the second product gets ``weight(weights)``."""
     q, k, v = x["q"], x["k"], x["v"]
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
-    scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
+    scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3] if scale else 1)
     if problem.settings["causal"] == "on":
         last = np.arange(q.shape[2]) + k.shape[2] - q.shape[2] + late
         scores[..., np.arange(k.shape[2]) > last[:, None]] = -np.inf
     scores = scores - shift * scores.max(axis=-1, keepdims=True)
     weights = np.exp(single(scores))
-    return weights / weights.sum(axis=-1, keepdims=True) @ v
+    return weight(weights) / weights.sum(axis=-1, keepdims=True) @ v
+
+
+def in_e4m3(raised: float) -> Callable[[Any], Any]:
+    """Rounds weights times ``raised``, as kernels do that multiply them in FP8."""
+
+    def rounded(weights: Any) -> Any:
+        return decode(np, encode(np, weights * raised, FP8_E4M3), FP8_E4M3) / raised
+
+    return rounded
+
+
+def without_scale(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return attending(problem, x, scale=False)
+
+
+def saturated_weights(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Weights are raised too far: E4M3 ends at 448, and the largest ones lose more than half."""
+    return attending(problem, x, weight=lambda weights: in_e4m3(1024.0)(weights.clip(max=0.4375)))
 
 
 def without_largest(problem: Problem, x: Mapping[str, Any]) -> Any:
@@ -760,6 +786,26 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
         *("attention", "bf16", {"queries": 8, "keys": 40, "causal": "on"}, without_largest),
         "scores of -?110|a first key that decides|a last key that decides",
     ),
+    "without the largest score in FP8": (
+        *("attention", "fp8", {"queries": 8, "keys": 40, "causal": "on"}, without_largest),
+        "scores of -?110|a first key that decides|a last key that decides",
+    ),
+    "without the scale in FP8": (
+        *("attention", "fp8", {"queries": 8, "keys": 40, "causal": "on"}, without_scale),
+        "large values|first queries",
+    ),
+    "weights that end at 448": (
+        *("attention", "fp8", MANY, saturated_weights),
+        "first queries|scores of|a first key that decides|a last key that decides",
+    ),
+    "one key further in FP8": (
+        *("attention", "fp8", {**MANY, "causal": "on"}, one_key_further),
+        "a last key that decides",
+    ),
+    "without the first key in FP8": (
+        *("attention", "fp8", MANY, without_the_first_key),
+        "a first key that decides",
+    ),
     "one key further": (
         *("attention", "fp16", {"queries": 33, "keys": 40, "causal": "on"}, one_key_further),
         "first queries|scores of|a last key that decides|large values|a first key",
@@ -817,6 +863,61 @@ def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
         overflows = work in OVERFLOWING and "are NaN" in reason
         assert overflows or re.match(rf"on .*({title})", reason), reason
         assert any(re.search(title, one.title) for one in hard)
+
+
+# Weights in FP8 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raised", [1.0, 256.0])
+@pytest.mark.parametrize("number", range(len(SHAPES["attention"])))
+def test_attention_in_fp8_may_round_its_weights(number: int, raised: float) -> None:
+    problem = build("attention", "fp8", {**SHAPES["attention"][number], "batch": 2})
+    for seed in range(3):
+        operands, hard = hardened(problem, seed)
+        write_attention(operands, weight=in_e4m3(raised))
+        for one in ([], hard):
+            verdict = Expected(DEVICE, operands, seed, 2**30, one).verdict(operands)
+            assert verdict.reason == ""
+            assert verdict.rel_error < 0.7 * problem.tolerance
+
+
+@pytest.mark.parametrize("keys", [64, 1000, 8192])
+@pytest.mark.parametrize("part", [0, 0.5, 1])
+def test_attention_in_fp8_may_not_lose_64_keys(keys: int, part: float) -> None:
+    operands = allocate(DEVICE, build("attention", "fp8", {"queries": 4, "keys": keys}), 0)
+    first = int(part * (keys - 64))
+
+    def without_some(weights: Any) -> Any:
+        kept = in_e4m3(256.0)(weights)
+        kept[..., first : first + 64] = 0
+        return kept
+
+    write_attention(operands, weight=without_some)
+    assert verify(DEVICE, operands, 0).reason
+
+
+def test_attention_in_fp8_may_not_round_shares_of_one() -> None:
+    """Weights that are divided by their sum before are too small for E4M3."""
+    keys = 8192
+    operands = allocate(DEVICE, build("attention", "fp8", {"queries": 4, "keys": keys}), 0)
+    write_attention(operands, weight=in_e4m3(1 / keys))
+    assert verify(DEVICE, operands, 0).reason
+
+
+@pytest.mark.parametrize("late", [-1, 1])
+def test_a_shifted_causal_mask_is_found_in_fp8(late: int) -> None:
+    shape = {"queries": 32, "keys": 40, "causal": "on"}
+    operands = allocate(DEVICE, build("attention", "fp8", shape), 0)
+    write_attention(operands, late=late)
+    assert verify(DEVICE, operands, 0).reason
+
+
+def write_attention(operands: Operands, **words: Any) -> None:
+    """Into ``o``, what ``attending`` finds with ``words``."""
+    problem = operands.problem
+    inputs = {name: decode(np, operands[name], FP8_E4M3) for name in "qkv"}
+    found = attending(problem, inputs, **words)
+    operands["o"][...] = encode(np, found, problem.precision.output)
 
 
 @pytest.mark.parametrize(("total", "each"), [(1000, 8), (24, 8), (9, 3), (3, 1), (2, 1)])
