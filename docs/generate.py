@@ -290,7 +290,8 @@ def attention() -> str:
     rows: dict[str, dict[str, Measurement]] = {}
     links = {}
     for run in sorted(committed(), key=lambda run: run.manifest.created):
-        found = [row for row in run.ok if row.problem.workload == "attention"]
+        ours = [row for row in run.ok if row.problem.workload == "attention"]
+        found = [row for row in ours if row.problem.precision == "bf16"]
         if not any(map(is_ours, found)):
             continue
         links[origin(run)] = None

@@ -294,8 +294,8 @@ def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Seq
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()[:4000]
-        numbers = np.frombuffer(done.stdout, result.type.storage)
-        found = decode(np, numbers, result.type).reshape(result.shape)
+        written: Any = np.frombuffer(done.stdout, result.type.storage).reshape(result.shape)
+        found = decode(np, written, result.type)
         expected = problem.reference(np, Decoded(stored, given[0].type))["o"]
         np.testing.assert_allclose(found, expected, atol=TOLERANCES[precision])
         error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
@@ -642,9 +642,7 @@ def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_blocks_in_fp8_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
-    check_variant(
-        *("mma", "block_gemm", number, "address", tmp_path, FOR_BLOCKS), precision="fp8"
-    )
+    check_variant(*("mma", "block_gemm", number, "address", tmp_path, FOR_BLOCKS), precision="fp8")
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -658,6 +656,4 @@ def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])
     check_variant("rows", "w4a16", 0, "thread", tmp_path, [{"m": 9, "n": 24, "k": 2080}])
-    check_variant(
-        *("mma", "block_gemm", 3, "thread", tmp_path, FOR_BLOCKS[1:2]), precision="fp8"
-    )
+    check_variant(*("mma", "block_gemm", 3, "thread", tmp_path, FOR_BLOCKS[1:2]), precision="fp8")
