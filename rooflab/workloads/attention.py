@@ -139,10 +139,10 @@ class Attention(Problem):
         """That of a sum over ``keys`` products of sums over ``head_size``, and of rounded weights.
 
         The error of a score is that of a dot product, and becomes a relative error of its weight.
-        Kernels round weights to the type that is multiplied, by at most half its epsilon (in FP8 too:
-        Shah et al., "FlashAttention-3", 2024), and exponentials have an error of 2 units in the last
-        place, as in softmax. Both errors differ from key to key, as do the values: the result is as
-        far off as one weight.
+        Kernels round weights to the type that is multiplied, by at most half its epsilon (in FP8
+        too: Shah et al., "FlashAttention-3", 2024), and exponentials have an error of 2 units in
+        the last place, as in softmax. Both errors differ from key to key, as do the values: the
+        result is as far off as one weight.
         """
         precision = self.precision
         return precision.dot_product(self.keys + self.head_size) + 0.5 * precision.multiply.epsilon
