@@ -28,10 +28,10 @@ struct Maximum {
     static __device__ Accumulate of(Accumulate a, Accumulate b) { return max(a, b); }
 };
 
-// Combines one value per thread of a warp, or of LANES neighbours, a power of two. Every thread gets the result.
-template <typename Operation, int LANES = WARP>
+// Combines one value per thread of a warp, or of each group of NEIGHBOURS in it. Every thread gets the result.
+template <typename Operation, int NEIGHBOURS = WARP>
 __device__ inline Accumulate reduce_warp(Accumulate value) {
-    for (int distance = LANES / 2; distance > 0; distance /= 2) {
+    for (int distance = NEIGHBOURS / 2; distance > 0; distance /= 2) {
         value = Operation::of(value, __shfl_xor_sync(0xffffffff, value, distance));
     }
     return value;
