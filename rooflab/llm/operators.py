@@ -72,14 +72,20 @@ class ModelStep:
     def part(self, count: int, what: str) -> int:
         """One GPU's part; raises ``UsageError`` if it is no whole number."""
         if count % self.gpus:
-            raise UsageError(f"{count} {what} cannot be divided among {self.gpus} GPUs")
+            raise self._undivided(count, what)
         return count // self.gpus
 
     def kept(self, kv_heads: int) -> int:
         """Heads of keys that a GPU has: if there are more GPUs, some have the same one."""
         if kv_heads % self.gpus and self.gpus % kv_heads:
-            raise UsageError(f"{kv_heads} heads of keys cannot be divided among {self.gpus} GPUs")
+            raise self._undivided(kv_heads, "heads of keys")
         return max(1, kv_heads // self.gpus)
+
+    def _undivided(self, count: int, what: str) -> UsageError:
+        return UsageError(
+            f"{count} {what} cannot be divided among {self.gpus} GPUs: give another "
+            "--tensor-parallel"
+        )
 
 
 @dataclass(frozen=True, slots=True)
