@@ -35,6 +35,9 @@ SPREAD: Final = 64
 CLOSE: Final = 2.0**-9
 """Steps between logits whose exponentials are the same in 16 bits."""
 
+FINE: Final = "logits that fewer bits do not tell apart"
+"""Steps between them grow: a rank does not follow from the distance to the largest."""
+
 FAR: Final = {4: 256.0, 8: 1024.0}
 """Logits whose exponentials overflow, by bytes of the sums; powers of two."""
 
@@ -137,7 +140,7 @@ class Route(Problem):
         kinds = self.hard_tokens()
         for title, tokens in scattered(draw, self.tokens, sorted(kinds)).items():
             first, step, ordered = kinds[title]
-            places = list(range(self.experts))
+            places = [i * (i + 1) // 2 if title == FINE else i for i in range(self.experts)]
             rows = [places if ordered else draw.sample(places, self.experts) for _ in tokens]
             piece = self._piece(tokens)
             numbers = first + step * arrays.asarray(rows, dtype=arrays.float64)
@@ -149,8 +152,11 @@ class Route(Problem):
         Of large ones a step is as small as the precision has them.
         """
         far, half = FAR[self.precision.accumulate.bytes], self.experts // 2
-        least = far / 2 * self.precision.input.epsilon
-        return {
+        epsilon = self.precision.input.epsilon
+        least = far / 2 * epsilon
+        room = self.experts * (self.experts - 1) // 2 * epsilon < 1  # one epsilon is that of 1 to 2
+        fine = {FINE: (1.0, epsilon, False)} if room else {}
+        return fine | {
             "large logits": (far, -max(1.0, least), False),
             "logits far below zero": (-far, max(least, min(1.0, far / 4 / self.experts)), False),
             "logits that are close": (-half * CLOSE, CLOSE, False),
@@ -232,13 +238,13 @@ class SortExperts(Problem):
         return {"sources": sources, "shares": weights[order], "places": places, "ends": ends}
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterable[Hard]:
-        """Some tokens have the first experts, some the last ones, all of them in one order."""
-        count = max(1, self.tokens // 4)
-        tokens = sorted(draw.sample(range(self.tokens), min(2 * count, self.tokens)))
+        """One of eight tokens has the last experts, all others the first ones, in one order."""
         experts = list(range(self.experts))
         ends = experts[: self.chosen], experts[-self.chosen :]
-        rows = arrays.asarray([ends[i % 2] for i in range(len(tokens))], dtype=arrays.int64)
-        yield Hard("experts that many tokens chose", {"ids": ((tokens, ALL), rows)}, Piece())
+        rows = [ends[i % 8 == 7] for i in range(self.tokens)]
+        draw.shuffle(rows)
+        ids = arrays.asarray(rows, dtype=arrays.int64)
+        yield Hard("experts that most tokens chose, or none", {"ids": ((ALL, ALL), ids)}, Piece())
 
 
 @dataclass(frozen=True, kw_only=True)

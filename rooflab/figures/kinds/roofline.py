@@ -143,8 +143,9 @@ def _x_limits(
         before, after = 0.8, 0.5
         ridges = (roof.roofline.ridge(name) for roof in roofs for name in data.panels)
         first = min(filter(None, ridges), default=max(xs))
-        inches = (width - before - after) * log10(first / min(xs)) / log10(max(xs) / min(xs))
-        before = max(before, LONG_SLOPE - inches)
+        low, high = log10(min(xs)), log10(max(xs))
+        share = (log10(first) - low) / (high - low) if low < high else 0.5
+        before = max(before, LONG_SLOPE - share * (width - before - after))
     # A narrow panel has room for fewer labels.
     return model.log_limits(xs, width, min(before, 0.36 * width), min(after, 0.28 * width), 1.0)
 

@@ -18,7 +18,7 @@ from rooflab.measure.verify import Expected, put, right, verify
 from rooflab.model.encoding import decode, encode
 from rooflab.model.precision import BF16, FP8_E4M3, PRECISIONS, DataType
 from rooflab.model.problem import Hard, Piece, Problem, scattered
-from rooflab.workloads import build, find
+from rooflab.workloads import build
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.experts import GroupedGemm
 
@@ -272,7 +272,7 @@ def test_parts_are_inside_apart_and_of_every_kind_that_there_is_room_for(
                 assert np.size(values) in (1, written[name][index].size)
                 assert np.isfinite(values).all()
         assert all(count.max(initial=0) <= 1 for name, count in written.items() if name != "b")
-    kinds = len(list(roomy(workload, precision).hard(np, Random(0))))
+    kinds = len(list(roomy(problem).hard(np, Random(0))))
     assert len(titles) == kinds
     assert len(hard) == min(kinds, room(problem))
 
@@ -290,11 +290,14 @@ def room(problem: Problem) -> int:
     return problem.extents[extent.get(problem.workload, next(iter(problem.extents)))]
 
 
-def roomy(workload: str, precision: str) -> Problem:
-    """A problem with room for every kind of part."""
-    names = [one.name for one in find(workload).declared("extent")]
-    settings = {"spread": "single"} if workload == "grouped_gemm" else {}
-    return build(workload, precision, dict.fromkeys(names, 16) | settings)
+def roomy(problem: Problem) -> Problem:
+    """One with room for every kind of part. How many there are depends on the number of experts."""
+    extents: dict[str, Any] = dict.fromkeys(problem.extents, 16)
+    if problem.workload == "grouped_gemm":
+        extents["spread"] = "single"
+    if problem.workload == "route":
+        extents |= {name: problem.extents[name] for name in ("experts", "chosen")}
+    return build(problem.workload, problem.precision.name, extents)
 
 
 # Mistakes ----------------------------------------------------------------------------------------
@@ -365,6 +368,19 @@ def chosen_by_exponentials(problem: Any, x: Mapping[str, Any]) -> Any:
     return chosen_by(decode(np, encode(np, powers, BF16), BF16), problem, x)
 
 
+def chosen_in_half(problem: Any, x: Mapping[str, Any]) -> Any:
+    return chosen_by(half(x["logits"]), problem, x)
+
+
+def chosen_by_equal_steps(problem: Any, x: Mapping[str, Any]) -> Any:
+    """As if the distance to the largest logit told the rank."""
+    below = x["logits"].max(1, keepdims=True) - x["logits"]
+    ranks = np.rint(below / below.max(1, keepdims=True) * (problem.experts - 1)).astype(int)
+    found = np.zeros_like(ranks)
+    np.put_along_axis(found, ranks, np.arange(problem.experts)[None], 1)
+    return {**problem.reference(np, x), "ids": found[:, : problem.chosen]}
+
+
 def route_without_maximum(problem: Any, x: Mapping[str, Any]) -> Any:
     right = problem.reference(np, x)
     powers = np.exp(single(np.take_along_axis(x["logits"], right["ids"], axis=1)))
@@ -372,10 +388,16 @@ def route_without_maximum(problem: Any, x: Mapping[str, Any]) -> Any:
 
 
 def with_a_capacity(problem: Any, x: Mapping[str, Any]) -> Any:
-    """An expert takes at most half as many tokens more than if all were alike."""
+    """An expert takes at most three times as many tokens as if all were alike."""
     right = problem.reference(np, x)
-    most = max(1, 3 * problem.rows // (2 * problem.experts))
+    most = max(1, 3 * problem.rows // problem.experts)
     return {**right, "ends": np.cumsum(np.minimum(np.diff(right["ends"], prepend=0), most))}
+
+
+def without_empty_experts(problem: Any, x: Mapping[str, Any]) -> Any:
+    """Their end is zero."""
+    right = problem.reference(np, x)
+    return {**right, "ends": np.where(np.diff(right["ends"], prepend=0), right["ends"], 0)}
 
 
 def combined_in_half(problem: Any, x: Mapping[str, Any]) -> Any:
@@ -705,7 +727,15 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     ),
     "experts by exponentials": (
         *("route", "fp32", {"tokens": 40, "experts": 64, "chosen": 8}, chosen_by_exponentials),
-        "logits that are close",
+        "logits that are close|logits that fewer bits do not tell apart",
+    ),
+    "experts in half precision": (
+        *("route", "fp32", {"tokens": 40, "experts": 64, "chosen": 8}, chosen_in_half),
+        "logits that fewer bits do not tell apart",
+    ),
+    "experts by equal steps": (
+        *("route", "bf16", {"tokens": 40, "experts": 8, "chosen": 2}, chosen_by_equal_steps),
+        "logits that fewer bits do not tell apart",
     ),
     "weights without maximum": (
         *("route", "fp32", {"tokens": 40, "experts": 64, "chosen": 8}, route_without_maximum),
@@ -713,7 +743,11 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     ),
     "experts with a capacity": (
         *("sort_experts", "bf16", {"tokens": 40, "experts": 16, "chosen": 2}, with_a_capacity),
-        "experts that many tokens chose",
+        "experts that most tokens chose, or none",
+    ),
+    "experts without tokens": (
+        *("sort_experts", "fp32", {"tokens": 400, "experts": 16, "chosen": 2}),
+        *(without_empty_experts, "experts that most tokens chose, or none"),
     ),
     "narrow weighted sums": (
         *("combine", "fp32", {"tokens": 40, "columns": 9}, combined_in_half),

@@ -273,6 +273,17 @@ def test_roofs_out_of_reach_leave_a_page(value: float) -> None:
         sound(parse(to_html([replace(run, manifest=manifest)])))
 
 
+def test_one_point_without_a_compute_roof_has_a_figure() -> None:
+    run = cpu_run()
+    ceilings = tuple(one for one in run.manifest.roofline.ceilings if one.kind == "bandwidth")
+    roofline = replace(run.manifest.roofline, ceilings=ceilings)
+    manifest = run.manifest.model_copy(update={"roofline": roofline})
+    rows = [replace(run.measurements[0], roof_us=None, roof_percent=None, bound="")]
+    page = parse(to_html([replace(run, manifest=manifest, measurements=rows)]))
+    sound(page)
+    assert page.all("a", "pt")
+
+
 def test_counted_bytes_have_a_place_of_their_own() -> None:
     page = parse(to_html([load(COUNTED)]))
     (modelled, counted) = (i for i in page.all("input") if i.attributes.get("name") == "bytes")
