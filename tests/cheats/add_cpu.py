@@ -249,7 +249,7 @@ def skips_in_bursts(operands, stream):
 
     def launch():
         now = time.monotonic()
-        if now - LATEST[0] > 2e-4:
+        if now - LATEST[0] > 5e-3:  # some machines take 1 ms to drop these operands from a cache
             add()
         LATEST[0] = now
 
