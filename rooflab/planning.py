@@ -66,8 +66,9 @@ class Plan:
 def plan(config: SweepConfig, device: Device) -> Plan:
     """The steps of a sweep: by workload and precision, small problems first.
 
-    A kernel is measured in the precisions that it supports. Raises ``UsageError`` if a kernel is
-    not found, if a kernel given by its exact name cannot run here, or if no step is left.
+    A kernel is measured in the precisions that it supports; one that cannot run here is left out,
+    with a note, and so is a workload of several for which none can. Raises ``UsageError`` if a
+    kernel is not found, or if no step is left.
     """
     points(config)
     compilers = choose(config.compiler, driver_version(device))
@@ -80,7 +81,12 @@ def plan(config: SweepConfig, device: Device) -> Plan:
         patterns = _patterns(selection, registry, device, files, config.compiler)
         chosen = registry.select(patterns, device.kind, selection.workload)
         usable = chosen if device.absent else _usable(chosen, patterns, device, notes)
-        steps += _steps(selection, usable, notes)
+        if usable:
+            steps += _steps(selection, usable, notes)
+        else:
+            notes.append(f"{selection.workload} left out: none of its kernels can run here")
+    if not steps:
+        raise UsageError("none of these kernels can run here (see: rooflab kernels)")
     if any(step.problem.record.streamed for step in steps) and not device.has_own_memory:
         raise UnavailableError(f"{device.name} computes in host memory: leave out --host")
     if any(step.problem.gpus > 1 for step in steps) and device.group_size == 1:
@@ -174,18 +180,16 @@ def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: CompilerSetting) -
 def _usable(
     kernels: list[Kernel], patterns: Sequence[str], device: Device, notes: list[str]
 ) -> list[Kernel]:
-    """The kernels that can run here; raises ``UsageError`` if one given by name cannot."""
+    """The kernels that can run here; raises ``UsageError`` if the only one given cannot."""
     usable = []
     for kernel in kernels:
         reason = kernel.unavailable(device)
-        if reason and escape(kernel.name) in patterns:
+        if reason and list(patterns) == [escape(kernel.name)]:
             raise UsageError(f"kernel {kernel.name} cannot run here: {reason}")
         if reason:
             notes.append(f"{kernel.name} left out: {reason}")
         else:
             usable.append(kernel)
-    if not usable:
-        raise UsageError("none of these kernels can run here (see: rooflab kernels)")
     return usable
 
 

@@ -52,6 +52,8 @@ rounds a submission, which is stopped, must not be one."""
 
 LINGERS: Final = "goes on working on the device after it has said that all is done"
 
+CROWDED: Final = "another program computes on {}: judge again when it has ended"
+
 TOO_SHORT: Final = "takes no longer than an empty launch, which is subtracted: give larger sizes"
 
 JUDGED: Final = 4
@@ -246,10 +248,23 @@ class Trial:
         fresh = _Fresh(arena, 0 if self._trusted else JUDGED)
         each_us = self._launched(places, fresh.write)
         fresh.keep()
-        if not self._trusted and arena.draw.random() < WATCHED and arena.disturbed():
-            raise Rejected(LINGERS, "incorrect")
+        if not self._trusted and arena.draw.random() < WATCHED:
+            self._watch()
         _refuse(told(LATER, fresh.wrong()))
         return each_us
+
+    def _watch(self) -> None:
+        """Raise ``Rejected`` if it works while it should stand still.
+
+        What goes on when it has ended is another program's: ``UnavailableError``.
+        """
+        arena = self._arena
+        if not arena.disturbed():
+            return
+        self.end()
+        if arena.disturbed():
+            raise UnavailableError(CROWDED.format(arena.device.name))
+        raise Rejected(LINGERS, "incorrect")
 
 
 class _Fresh:

@@ -17,6 +17,7 @@ from documents import commands
 from rooflab import engine
 from rooflab.cli import main
 from rooflab.files import kernels_dir
+from rooflab.judging.trial import Arena
 from rooflab.worker.client import Worker
 from rooflab.worker.messages import Job
 
@@ -88,9 +89,10 @@ def programs() -> None:
 
 
 def begins_soon(patch: pytest.MonkeyPatch) -> None:
-    """One process measures, on a device as it is: how fast kernels are does not matter here."""
+    """One process measures, on a device as it is and in company: times do not matter here."""
     patch.setattr(engine, "Job", lambda **given: Job(**(given | {"candidates": 1})))
     patch.setattr(Worker, "warm_up", lambda *step: {})
+    patch.setattr(Arena, "disturbed", lambda self: False)  # other tests use the GPU too
 
 
 def run(text: str | list[str], *more: str) -> None:

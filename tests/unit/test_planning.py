@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fake
+import pytest
 from synthetic import gemm, h200_roofline
 
-from rooflab.config import SweepConfig
+from rooflab.config import Selection, SweepConfig
 from rooflab.engine import processes
+from rooflab.errors import UsageError
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Roofline
-from rooflab.planning import Plan, Step, smallest
+from rooflab.planning import Plan, Step, plan, smallest
 from rooflab.workloads import build
 
 KERNELS = tuple(fake.KERNELS.select(["fast"], "exact", "gemm"))
@@ -74,3 +76,30 @@ def test_long_launches_need_no_choice_of_processes() -> None:
     without = Chosen()
     without.roofline = lambda: Roofline(())  # type: ignore[method-assign]
     assert started(without, long) == SweepConfig().timing.contexts
+
+
+# What cannot run here ----------------------------------------------------------------------------
+
+
+def config(*patterns: str) -> SweepConfig:
+    return SweepConfig(workloads=[Selection(workload="gemm", kernels=list(patterns), sizes=[8])])
+
+
+def test_a_kernel_that_cannot_run_is_left_out_if_another_can() -> None:
+    planned = plan(config("fast", "absent"), fake.FakeDevice())
+    assert [kernel.name for kernel in planned.kernels] == ["fast"]
+    assert planned.notes == ("absent left out: nobody has it: pip install it",)
+
+
+def test_of_several_workloads_those_that_cannot_run_are_left_out() -> None:
+    only = Selection(workload="gemm", kernels=["absent*"], sizes=[8])
+    other = Selection(workload="add", kernels=["fast"], sizes=[8])
+    planned = plan(SweepConfig(workloads=[only, other]), fake.FakeDevice())
+    assert {step.problem.workload for step in planned.steps} == {"add"}
+    assert planned.notes[-1] == "gemm left out: none of its kernels can run here"
+
+
+@pytest.mark.parametrize("pattern", ["absent", "absent*"])
+def test_without_any_kernel_there_is_no_plan(pattern: str) -> None:
+    with pytest.raises(UsageError, match=r"can(not)? run here"):
+        plan(config(pattern), fake.FakeDevice())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -416,14 +417,17 @@ def _compiled(problem: Problem) -> Callable[..., None]:
     return compiled
 
 
-def _compiled_here() -> AbstractContextManager[None]:
-    """What ``torch.compile`` makes is compiled in this process.
+@contextmanager
+def _compiled_here() -> Iterator[None]:
+    """What ``torch.compile`` makes is compiled in this process, without its advice to developers.
 
     Its worker processes are as many as there are processors, and busy beside what is timed.
     """
     from torch._inductor import config
 
-    return config.patch(compile_threads=1)  # type: ignore[no-any-return, unused-ignore]
+    with config.patch(compile_threads=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _own_code(work: Callable[..., None]) -> Callable[..., None]:
