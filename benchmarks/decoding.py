@@ -40,6 +40,7 @@ KERNELS: Final = {
     "attention": ["torch_cudnn", "torch_flash"],
     "grouped_gemm": ["torch_grouped"],
     "rmsnorm": ["torch_steps"],
+    "embedding": ["torch_index"],
 }
 """Those that the program launches; of other workloads it is ``torch``."""
 

@@ -556,12 +556,12 @@ def ncu() -> str:
     return markdown(table + [[row[name] for name in columns] for row in report("ncu_agreement")])
 
 
-def decoding() -> str:
+def decoding(name: str = "decoding") -> str:
     """What the operators of a model take together, and the model itself."""
     columns = ("step", "batch", "roof ms", "operators ms", "program ms", "difference %")
     named = ["step", "batch", "roof ms", "sum of the operators ms", "transformers ms"]
     table = [[*named, "difference %"], [":--", *["--:"] * 5]]
-    return markdown(table + [[row[name] for name in columns] for row in report("decoding")])
+    return markdown(table + [[row[name] for name in columns] for row in report(name)])
 
 
 def clock() -> str:
@@ -649,7 +649,10 @@ def main() -> int:
         MEASUREMENT: in_measurement,
         TRANSFERS: {"pays": pays(), "transfers": transfers(), "large": large()},
         ROOT / "docs" / "fleet.md": {"phases": phases()},
-        ROOT / "docs" / "llm.md": {"decoding": decoding()},
+        ROOT / "docs" / "llm.md": {
+            "decoding": decoding(),
+            "decoding_experts": decoding("decoding_qwen3-30b-a3b"),
+        },
         ROOT / "docs" / "gpus.md": {"gpus": gpus()},
         KERNELS: {
             **{name: rungs(*part) for name, part in LADDERS.items()},
@@ -658,6 +661,7 @@ def main() -> int:
             "attention_gradients": beside_others("attention_backward"),
             "layers": beside_others(*LAYERS),
             "experts": beside_others("grouped_gemm"),
+            "around_experts": beside_others("route", "sort_experts", "combine"),
             "few_bits": beside_others("w4a16"),
             "block_scales": beside_others("block_gemm"),
             "bounds": bounds(),

@@ -380,7 +380,8 @@ class _Execution:
         self._worker.begin(rehearsed, min(REHEARSING, len(allowed_cpus()) // 2))
         if known is not None:
             return known
-        self._observer.phase("measuring memory levels and pipes, once for this machine")
+        compiling = "compiling, and " if rehearsed else ""
+        self._observer.phase(f"{compiling}measuring memory levels and pipes, once for this machine")
         job = replace(self._job, candidates=1)
         try:
             if not self._device.levels_apart:

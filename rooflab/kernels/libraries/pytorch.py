@@ -275,6 +275,11 @@ def _embedding_steps(torch: Any, problem: Any, ids: Any, table: Any, y: Any) -> 
     y.copy_(torch.nn.functional.embedding(ids, table))
 
 
+def _embedding_index(torch: Any, problem: Any, ids: Any, table: Any, y: Any) -> None:
+    """As transformers gathers the rows of experts; PyTorch has another kernel for it."""
+    torch.ops.aten.index(table, [ids], out=y)
+
+
 def _quantize(torch: Any, problem: Any, x: Any, scales: Any, q: Any) -> None:
     wide = x.to(getattr(torch, problem.precision.accumulate.storage))
     if short := -problem.columns % BLOCK:
@@ -308,11 +313,17 @@ def _sort_experts(
     ends.copy_(torch.searchsorted(torch.index_select(flat, 0, order), experts, right=True))
 
 
+def _weighted(torch: Any, problem: Any, rows: Any, shares: Any, places: Any) -> Any:
+    """The rows of each token, as transformers writes it: rows are weighted where they are."""
+    return (rows * shares.unsqueeze(-1))[places].reshape(problem.tokens, problem.chosen, -1)
+
+
 def _combine(torch: Any, problem: Any, rows: Any, shares: Any, places: Any, y: Any) -> None:
-    shape = (problem.tokens, problem.chosen, -1)
-    found = torch.index_select(rows, 0, places).reshape(shape)
-    weights = torch.index_select(shares, 0, places).reshape(shape)
-    y.copy_(torch.sum(found * weights, 1))
+    torch.sum(_weighted(torch, problem, rows, shares, places), 1, out=y)
+
+
+def _combine_steps(torch: Any, problem: Any, rows: Any, shares: Any, places: Any, y: Any) -> None:
+    y.copy_(torch.sum(_weighted(torch, problem, rows, shares, places), 1))
 
 
 def _rmsnorm(torch: Any, problem: Any, x: Any, w: Any, y: Any) -> None:
@@ -368,12 +379,16 @@ STEPS: Final[dict[str, Callable[..., None]]] = {
     "layernorm_backward": _layernorm_steps,
     "cross_entropy_backward": _cross_entropy_steps,
     "embedding": _embedding_steps,
+    "combine": _combine_steps,
     "swiglu": _swiglu_steps,
     "rope": _rope_steps,
 }
 """What ``torch.compile`` is given, if that is not the same."""
 
-IN_PLACE: Final = ("cross_entropy_backward", "embedding", "add", "copy", "swiglu", "rope")
+IN_PLACE: Final = (
+    *("cross_entropy_backward", "embedding", "combine"),
+    *("add", "copy", "swiglu", "rope"),
+)
 """Those whose functions write the result where it should be."""
 
 
@@ -488,3 +503,6 @@ for _workload in LAYERS:
 _norm = partial(_eager, _rmsnorm_forward_steps)
 _title = "PyTorch, a kernel for each step, as transformers writes it"
 add(_norm, "torch_steps", _title, "rmsnorm", "cuda", "fp32", "fp16", "bf16", unsupported=streamed)
+
+_index, _title = partial(_eager, _embedding_index), "PyTorch, table[ids]"
+add(_index, "torch_index", _title, "embedding", "cuda", "fp64", "fp32", "fp16", "bf16")

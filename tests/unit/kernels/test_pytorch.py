@@ -64,6 +64,9 @@ class Tensor:
 
     __array_ufunc__ = None  # numbers times a tensor are numbers
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.array
+
     def __mul__(self, other: Any) -> Any:
         return self.numbers * getattr(other, "numbers", other)
 
@@ -265,6 +268,14 @@ class Torch:
         found = self.embedding(ids, table)
         return out.copy_(found) if out else found
 
+    def index(self, table: Any, places: list[Any], out: Any) -> None:
+        out.copy_(self.embedding(*places, table))
+
+    def sum(self, x: Any, axis: int, out: Any = None, **more: Any) -> Any:
+        assert self.stream == "rooflab's"
+        found = np.sum(x, axis, **more)
+        return out.copy_(found) if out else found
+
     def topk(self, x: Tensor, count: int, axis: int) -> tuple[Tensor, Tensor]:
         assert self.stream == "rooflab's"
         places = np.argsort(-x.numbers, axis)[:, :count]
@@ -369,6 +380,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         pad=here.pad,
     )
     aten = SimpleNamespace(
+        index=here.index,
         native_layer_norm_backward=here.layer_norm_backward,
         _fused_rms_norm_backward=here.rms_norm_backward,
         _scaled_dot_product_flash_attention=here.saving("flash"),
@@ -410,7 +422,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         _scaled_mm=here.scaled_mm,
         cuda=cuda,
         mean=lambda x, axis, keepdim: np.mean(x, axis, keepdims=keepdim),
-        sum=np.sum,
+        sum=here.sum,
         softmax=here.softmax,
         index_select=here.index_select,
         topk=here.topk,
