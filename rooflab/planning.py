@@ -215,7 +215,10 @@ def _steps(selection: Selection, kernels: list[Kernel], notes: list[str]) -> lis
             steps += [Step(problem, able) for problem in problems]
     if not steps:
         has = "; ".join(f"{kernel.name} has {', '.join(kernel.precisions)}" for kernel in kernels)
-        raise UsageError(f"no kernel supports {', '.join(wanted)}: {has}"[:400])
+        raise UsageError(
+            f"no kernel supports {', '.join(wanted)}: {has}"[:400]
+            + f" (give another: --precision {kernels[0].precisions[0]})"
+        )
     return steps
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from rooflab.cli import app, console
 from rooflab.errors import UsageError
+from rooflab.files import kernels_dir
 
 if TYPE_CHECKING:
     from rooflab.kernels.cuda_file.check import Build
@@ -41,7 +42,10 @@ def check(
         )
     for file in files:
         if file.suffix != ".cu":
-            raise UsageError(f"{str(file)[:200]} is not a .cu file")
+            raise UsageError(
+                f"{str(file)[:200]} is not a .cu file: give the path of one (those of rooflab are "
+                f"in {kernels_dir()})"
+            )
     choice = choose(cast("CompilerSetting", compiler), None)
     opened = [open_file(file, choice.users) for file in files]
     if choice.note and not all(file.header.needs for file in opened):

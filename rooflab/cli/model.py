@@ -96,8 +96,10 @@ def model_command(
     if problems and (as_json or out is not None):
         raise UsageError("--problems prints commands: leave out --json and --out")
     model = read(config)
-    lengths = (_sizes(prompt or context), _sizes(context))
-    steps = _steps(lengths, _sizes(batch), listed(precision), tensor_parallel, separate)
+    lengths = _sizes(context, "--context")
+    prompts = _sizes(prompt, "--prompt") if prompt else lengths
+    batches = _sizes(batch, "--batch")
+    steps = _steps((prompts, lengths), batches, listed(precision), tensor_parallel, separate)
     if out is not None:
         _check_panels(steps)
     if problems:
@@ -135,9 +137,12 @@ def _picture(out: Path) -> Path:
     return out.with_suffix(".png") if out.suffix == ".json" else out
 
 
-def _sizes(given: list[str]) -> list[int]:
-    """Each once."""
-    return list(dict.fromkeys(parse_sizes(given)))
+def _sizes(given: list[str], option: str) -> list[int]:
+    """Each once; raises ``UsageError``, which names the option."""
+    try:
+        return list(dict.fromkeys(parse_sizes(given)))
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from error
 
 
 def _steps(

@@ -11,6 +11,9 @@ from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels.base import Kernel, Prepare
 from rooflab.workloads import near
 
+SHOWN: Final = 3
+"""Of other workloads, those that a message names."""
+
 
 class Registry:
     """Kernels, unique by device kind, workload and name."""
@@ -84,8 +87,9 @@ class Registry:
             )
         others = sorted({k.workload for k in matching if k.device_kind == device_kind})
         if others and pattern.strip("*"):  # "*" does not name a kernel of another workload
+            more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
             return UsageError(
-                f"kernel {shown!r} computes {', '.join(others)}, not {workload}: "
+                f"kernel {shown!r} computes {', '.join(others[:SHOWN])}{more}, not {workload}: "
                 f"rooflab sweep {others[0]} --kernel {shown}"
             )
         if not names:

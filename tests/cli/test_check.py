@@ -68,7 +68,7 @@ def test_an_entry_with_other_parameters_than_the_workload_gives(
     ("arguments", "says"),
     [
         (["absent.cu"], "error: kernel file absent.cu cannot be read: No such file or directory"),
-        (["mine.py"], "error: mine.py is not a .cu file"),
+        (["mine.py"], "error: mine.py is not a .cu file: give the path of one"),
         (["mine.cu", "--arch", "hopper"], "error: 'hopper' is not an architecture: type 9.0 or"),
         (["mine.cu", "--compiler", "gcc"], "error: --compiler 'gcc': type auto, nvcc or nvrtc"),
     ],

@@ -119,7 +119,7 @@ def test_several_gpus_are_modelled_and_need_a_link(rooflab: Rooflab) -> None:
     [
         (["nothing"], "no configuration 'nothing': there are deepseek-v3, llama-3.1-8b"),
         (["llama-3.1-8b", "-p", "int32"], "choose from bf16, fp16, fp8, fp32"),
-        (["llama-3.1-8b", "--batch", "0"], "0 is out of range"),
+        (["llama-3.1-8b", "--batch", "0"], "--batch: size 0 is out of range"),
         (["llama-3.1-8b", "--stack", "torch"], "give them by --with RUN"),
         (["llama-3.1-8b", "--batch", "2^31"], "batch 2147483648 times prompt 2048 are more than"),
         (["llama-3.1-8b", "--with", str(FACTS), "--stack", "torch,"], "give names"),

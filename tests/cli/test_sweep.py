@@ -98,7 +98,7 @@ def test_a_precision_that_no_kernel_here_has_is_one_line(rooflab: Rooflab) -> No
     assert (code, out) == (2, "")
     assert err == (
         "error: no kernel supports fp8: naive has fp32, fp64; tiled has fp32, fp64; "
-        "blas has fp32, fp64"
+        "blas has fp32, fp64 (give another: --precision fp32)"
     )
 
 

@@ -269,7 +269,7 @@ class Torch:
         return out.copy_(found) if out else found
 
     def index(self, table: Any, places: list[Any], out: Any) -> None:
-        out.copy_(self.embedding(*places, table))
+        out.copy_(self.embedding(places[0], table))
 
     def sum(self, x: Any, axis: int, out: Any = None, **more: Any) -> Any:
         assert self.stream == "rooflab's"
