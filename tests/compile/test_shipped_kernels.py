@@ -55,6 +55,7 @@ CHAMPIONS = {
     "grouped_gemm/persistent": "bf16",
     "w4a16/rows": "bf16",
     "w4a16/wgmma": "bf16",
+    "block_gemm/wgmma": "fp8",
 }
 """Kernels of which no variant may spill registers, in a precision."""
 

@@ -37,7 +37,7 @@ inline float seen(float number) {
 }
 
 inline float element_at(SharedAddress at) {
-    return seen(*reinterpret_cast<const Input*>(at ^ at / 128 % 8 * 16));
+    return seen(widen(*reinterpret_cast<const Input*>(at ^ at / 128 % 8 * 16)));
 }
 
 // Element k of a row of a tile whose rows lie along K, or of column `row` of one whose rows lie across.
@@ -78,7 +78,7 @@ struct Product {
         const int place = k / each, thread = row / 16 * 32 + row % 8 * 4 + place % 4;
         Input elements[each];
         std::memcpy(elements, &held[thread][row / 8 % 2 + place / 4 * 2], sizeof(elements));
-        return seen(elements[k % each]);
+        return seen(widen(elements[k % each]));
     }
 
     void compute() {
