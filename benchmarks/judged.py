@@ -52,6 +52,7 @@ SHAPES = {
     "grouped_gemm": ("512x1024x1024",),
     "w4a16": ("512x1024x1024", "16x1024x1024"),
     "block_gemm": ("512x1024x1024",),
+    "linear": ("512x1024x1024",),
     "rmsnorm_backward": ("1024x2048",),
     "layernorm_backward": ("1024x2048",),
     "cross_entropy_backward": ("1024x2048",),

@@ -708,7 +708,7 @@ KERNELS = Registry(
                     "attention_backward",
                     "embedding",
                     "quantize",
-                    *("route", "sort_experts", "combine"),
+                    *("route", "sort_experts", "combine", "linear"),
                 ),
             )
         ),

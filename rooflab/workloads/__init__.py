@@ -24,7 +24,7 @@ FIRST: Final = (
     *("softmax", "rmsnorm", "layernorm", "cross_entropy", "swiglu", "rope", "attention"),
     *("grouped_gemm", "w4a16", "block_gemm", "adamw"),
     *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "attention_backward"),
-    *("embedding", "quantize", "route", "sort_experts", "combine"),
+    *("embedding", "quantize", "route", "sort_experts", "combine", "linear"),
 )
 """How lists of workloads begin; they end with collectives."""
 

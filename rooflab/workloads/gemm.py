@@ -189,9 +189,9 @@ class Gemm(Problem):
             columns: Any = EVERYTHING
             b = {}
             if title == cancel:
-                a = _mirrored(arrays, a, -1)
+                a = mirrored(arrays, a, -1)
                 columns = sorted(draw.sample(range(self.n), min(8, self.n)))
-                equal = _mirrored(arrays, 2 * numbers.random((1, len(columns), self.k)) - 1, 1)
+                equal = mirrored(arrays, 2 * numbers.random((1, len(columns), self.k)) - 1, 1)
                 b = {"b": equal.transpose(self._of_b(0, 2, 1))}
             else:
                 a *= scales[title]
@@ -220,7 +220,7 @@ class Gemm(Problem):
         }
 
 
-def _mirrored(arrays: Any, vectors: Any, sign: int) -> Any:
+def mirrored(arrays: Any, vectors: Any, sign: int) -> Any:
     """Vectors whose second half is the first one times ``sign``; the middle of odd ones is zero."""
     half = vectors.shape[-1] // 2
     first = vectors[..., :half]

@@ -69,8 +69,8 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert names[17:19] == ["rmsnorm_backward", "layernorm_backward"]
     assert names[19:21] == ["cross_entropy_backward", "attention_backward"]
     assert names[21:23] == ["embedding", "quantize"]
-    assert names[23:26] == ["route", "sort_experts", "combine"]
-    assert names[26:30] == ["blur", "fft", "spectrum", "filter"]
+    assert names[23:27] == ["route", "sort_experts", "combine", "linear"]
+    assert names[27:31] == ["blur", "fft", "spectrum", "filter"]
     entry = "(long long rows, long long columns, const Input* x, const int* targets, Output* y)"
     assert f"    a .cu file's entry: {entry}" in lines
     assert any("const Input* w, const Accumulate* rstd, Output* dx" in line for line in lines)

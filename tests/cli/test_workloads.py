@@ -29,7 +29,7 @@ BUILTIN = (
     *("attention", "layernorm", "cross_entropy", "swiglu", "rope", "adamw"),
     *("grouped_gemm", "w4a16", "block_gemm"),
     *("rmsnorm_backward", "layernorm_backward", "cross_entropy_backward", "attention_backward"),
-    *("embedding", "quantize", "route", "sort_experts", "combine"),
+    *("embedding", "quantize", "route", "sort_experts", "combine", "linear"),
 )
 
 

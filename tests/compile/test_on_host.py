@@ -384,6 +384,7 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
     "adamw": [{"elements": 1}, {"elements": 300, "step": 1}],
     "w4a16": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 3, "k": 259}],
     "block_gemm": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 131, "k": 259}],
+    "linear": [{"m": 1, "n": 1, "k": 1}, {"m": 67, "n": 131, "k": 37}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 301}],
     "grouped_gemm": [
         {"tokens": 1, "n": 1, "k": 1},
@@ -653,6 +654,24 @@ def test_blocks_in_fp8_by_warpgroups_are_right(number: int, tmp_path: Path) -> N
     check_variant("wgmma", "block_gemm", number, "address", tmp_path, of, 2, precision="fp8")
 
 
+FOR_EPILOGUES = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 8), (150, 18, 72), (37, 134, 264))]
+
+
+@pytest.mark.parametrize("epilogue", ["gelu", "swiglu"])
+def test_other_epilogues_are_right(epilogue: str, tmp_path: Path) -> None:
+    shapes = [{**shape, "epilogue": epilogue} for shape in LAYERS["linear"]]
+    check_variant("tiled", "linear", 0, MEMORY, tmp_path, shapes)
+    check_variant("tiled", "linear", 0, MEMORY, tmp_path, shapes, precision="fp32")
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "number"), [("bias", 4), ("gelu", 1), ("swiglu", 0), ("swiglu", 6)]
+)
+def test_epilogues_of_tensor_cores_are_right(epilogue: str, number: int, tmp_path: Path) -> None:
+    shapes = [{**shape, "epilogue": epilogue} for shape in FOR_EPILOGUES]
+    check_variant("mma", "linear", number, "address", tmp_path, shapes)
+
+
 @pytest.mark.parametrize("number", [0, 2])
 def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
     shapes = [(1, 8, 32), (300, 136, 672), (70, 264, 1056)]
@@ -663,5 +682,7 @@ def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> N
 def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
     check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
     check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])
+    of_gates = [{**FOR_EPILOGUES[2], "epilogue": "swiglu"}]
+    check_variant("mma", "linear", 6, "thread", tmp_path, of_gates)
     check_variant("rows", "w4a16", 0, "thread", tmp_path, [{"m": 9, "n": 24, "k": 2080}])
     check_variant(*("mma", "block_gemm", 3, "thread", tmp_path, FOR_BLOCKS[1:2]), precision="fp8")

@@ -26,7 +26,7 @@ from rooflab.kernels.cuda_file.kernel import CudaFile, read_file
 from rooflab.kernels.cutlass import proposals
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, find
-from rooflab.workloads.gemm import LAYOUTS, Gemm
+from rooflab.workloads.gemm import Gemm
 
 ARCHS = {"8.0": "sm_80", "9.0": "sm_90a", "12.0": "sm_120"}
 FILES = {
@@ -72,7 +72,7 @@ def archs(file: CudaFile) -> list[str]:
 
 
 def problems(file: CudaFile, precision: str) -> list[Problem]:
-    """One for each layout, where the workload has layouts."""
+    """One for each layout or epilogue, where the workload has such."""
     kind = find(file.header.workload)
     limits = {name.lower(): most for name, most in file.header.limits.items()}
     extents = {
@@ -80,10 +80,10 @@ def problems(file: CudaFile, precision: str) -> list[Problem]:
         for p in kind.parameters().values()
         if p.kind == "extent"
     }
-    if "layout" not in kind.parameters():
-        return [build(kind.workload, precision, extents)]
-    layouts = file.header.choices.get("layout", LAYOUTS)
-    return [build(kind.workload, precision, {**extents, "layout": layout}) for layout in layouts]
+    for setting in {"layout", "epilogue"} & kind.parameters().keys():
+        choices = file.header.choices.get(setting, kind.parameters()[setting].choices)
+        return [build(kind.workload, precision, {**extents, setting: one}) for one in choices]
+    return [build(kind.workload, precision, extents)]
 
 
 def check(compiled: Compiled) -> None:

@@ -22,6 +22,7 @@ from rooflab.model.encoding import decode, encode
 from rooflab.model.problem import Index, Operand, Problem
 from rooflab.workloads import build
 from rooflab.workloads.experts import SPREADS
+from rooflab.workloads.linear import EPILOGUES
 
 GEMM = (
     *((129, 65, 33, 2, 1.0, 0.0), (7, 127, 129, 2, 0.5, -2.0)),
@@ -109,6 +110,9 @@ def problems(workload: str, precision: str) -> list[Problem]:  # noqa: C901  a c
         of_experts = ("tokens", "n", "k", "experts")
         shapes = [dict(zip(of_experts, one, strict=True)) for one in EXPERTS]
         return [build(workload, precision, {**s, "spread": c}) for s in shapes for c in SPREADS]
+    if workload == "linear":
+        shapes = [dict(zip("mnk", one, strict=True)) for one in (*QUANTISED, (70, 134, 200))]
+        return [build(workload, precision, {**s, "epilogue": e}) for s in shapes for e in EPILOGUES]
     if workload in ("w4a16", "block_gemm"):
         return [build(workload, precision, dict(zip("mnk", one, strict=True))) for one in QUANTISED]
     name = "elements" if workload in ("sum", "adamw") else "columns"

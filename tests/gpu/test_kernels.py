@@ -153,7 +153,7 @@ def _parameters(workload: str) -> Iterator[dict[str, float]]:  # noqa: C901  a c
     elif workload == "grouped_gemm":
         for sizes in EXPERTS:
             yield dict(zip(("tokens", "n", "k", "experts"), sizes, strict=True))
-    elif workload in ("w4a16", "block_gemm"):
+    elif workload in ("w4a16", "block_gemm", "linear"):
         for shape in QUANTISED:
             yield dict(zip("mnk", shape, strict=True))
     else:

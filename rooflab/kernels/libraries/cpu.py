@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise, product
-from math import inf
+from math import inf, pi, sqrt
 from typing import Any, Final
 
 from rooflab.devices.base import Device, Launch
@@ -21,6 +21,7 @@ from rooflab.workloads.attention import Attention
 from rooflab.workloads.attention_gradients import AttentionBackward
 from rooflab.workloads.elementwise import Elementwise
 from rooflab.workloads.experts import GroupedGemm
+from rooflab.workloads.linear import CUBE, Linear
 from rooflab.workloads.optimizers import AdamW
 from rooflab.workloads.quantised import GROUP, ZERO
 from rooflab.workloads.quantization import BLOCK, Quantize
@@ -158,6 +159,51 @@ def numpy_block_gemm(device: Device, operands: Operands) -> Launch:
         numpy.matmul(tokens, (table[w] * each).T, out=y)
 
     return launch
+
+
+@numpy_kernel(workload="linear")
+def numpy_linear(device: Device, operands: Operands) -> Launch:
+    """NumPy's BLAS library, then a pass for each step."""
+    numpy, problem, (x, w, *_, y) = device.arrays, operands.problem, operands.values()
+    assert isinstance(problem, Linear)
+    if problem.gated:
+        sums = numpy.empty((problem.m, 2 * problem.n), y.dtype)
+        gate, up = sums[:, : problem.n], sums[:, problem.n :]
+    else:
+        sums, rest = y, numpy.empty_like(y)
+
+    def launch() -> None:
+        numpy.matmul(x, w.T, out=sums)
+        if problem.gated:
+            _swiglu(numpy, gate, up, y)
+            return
+        numpy.add(y, operands.bias, out=y)
+        if problem.epilogue == "gelu":
+            _gelu(numpy, y, rest)
+
+    return launch
+
+
+def _swiglu(numpy: Any, gate: Any, up: Any, out: Any) -> None:
+    numpy.negative(gate, out=out)
+    with numpy.errstate(over="ignore"):  # the quotient is zero then
+        numpy.exp(out, out=out)
+    numpy.add(out, 1, out=out)
+    numpy.divide(gate, out, out=out)
+    numpy.multiply(out, up, out=out)
+
+
+def _gelu(numpy: Any, z: Any, rest: Any) -> None:
+    """In place, by a hyperbolic tangent."""
+    numpy.multiply(z, z, out=rest)
+    numpy.multiply(rest, CUBE, out=rest)
+    numpy.add(rest, 1, out=rest)
+    numpy.multiply(rest, z, out=rest)
+    numpy.multiply(rest, sqrt(2 / pi), out=rest)
+    numpy.tanh(rest, out=rest)
+    numpy.add(rest, 1, out=rest)
+    numpy.multiply(z, 0.5, out=z)
+    numpy.multiply(z, rest, out=z)
 
 
 # NumPy's functions -------------------------------------------------------------------------------
@@ -340,17 +386,7 @@ def numpy_adamw(device: Device, operands: Operands) -> Launch:
 @numpy_kernel(workload="swiglu")
 def numpy_swiglu(device: Device, operands: Operands) -> Launch:
     """NumPy, a pass for each step."""
-    numpy, (gate, up, out) = device.arrays, operands.values()
-
-    def launch() -> None:
-        numpy.negative(gate, out=out)
-        with numpy.errstate(over="ignore"):  # the quotient is zero then
-            numpy.exp(out, out=out)
-        numpy.add(out, 1, out=out)
-        numpy.divide(gate, out, out=out)
-        numpy.multiply(out, up, out=out)
-
-    return launch
+    return partial(_swiglu, device.arrays, *operands.values())
 
 
 @numpy_kernel(workload="rope")

@@ -158,6 +158,10 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         {"tokens": 1, "n": 1, "k": 1},
         *({"tokens": 70, "n": 33, "k": 65, "spread": s} for s in ("uniform", "skewed", "single")),
     ],
+    "linear": [
+        {"m": 1, "n": 1, "k": 1},
+        *({"m": 5, "n": 33, "k": 65, "epilogue": one} for one in ("bias", "gelu", "swiglu")),
+    ],
     "w4a16": [{"m": 1, "n": 1, "k": 1}, {"m": 5, "n": 33, "k": 259}],
     "block_gemm": [{"m": 1, "n": 1, "k": 1}, {"m": 5, "n": 133, "k": 259}],
     "swiglu": [{"columns": 1}, {"rows": 3, "columns": 1001, "batch": 2}],

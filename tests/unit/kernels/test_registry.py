@@ -231,7 +231,7 @@ def test_shipped_kernels_have_names_of_their_own_and_say_what_they_are() -> None
     workloads = "gemm add copy triad sum gemv softmax rmsnorm blur fft spectrum filter attention "
     workloads += "grouped_gemm w4a16 layernorm cross_entropy swiglu rope adamw embedding quantize "
     workloads += "block_gemm rmsnorm_backward layernorm_backward cross_entropy_backward "
-    workloads += "attention_backward route sort_experts combine"
+    workloads += "attention_backward route sort_experts combine linear"
     for kind in ("cpu", "cuda"):
         assert set(workloads.split()) <= {k.workload for k in kernels if k.device_kind == kind}
 

@@ -21,6 +21,7 @@ from rooflab.model.problem import Hard, Piece, Problem, scattered
 from rooflab.workloads import build
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.experts import GroupedGemm
+from rooflab.workloads.linear import EPILOGUES
 
 DEVICE = FakeDevice()
 
@@ -146,6 +147,11 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         name: [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (3, 7, 130), (40, 33, 1001))]
         for name in ("w4a16", "block_gemm")
     },
+    "linear": [
+        {"m": m, "n": n, "k": k, "epilogue": epilogue}
+        for m, n, k in ((1, 1, 1), (3, 7, 130), (40, 33, 1001))
+        for epilogue in EPILOGUES
+    ],
     "gemv": [{"m": 1, "n": 1}, {"m": 1, "n": 1000}, {"m": 129, "n": 1}, {"m": 37, "n": 513}],
     **{name: list(VECTORS) for name in ("add", "copy", "triad")},
     "sum": [{"elements": n} for n in (1, 2, 7, 1000, 100_003)],
@@ -188,11 +194,14 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
 }
 SHAPES["attention_backward"] = SHAPES["attention"]
 PRODUCTS = (
-    *("gemm", "grouped_gemm", "w4a16", "block_gemm", "gemv", "spectrum"),
+    *("gemm", "grouped_gemm", "w4a16", "block_gemm", "linear", "gemv", "spectrum"),
     *("attention", "attention_backward"),
 )
 INTEGERS = ("gemm", "gemv", *("add", "copy", "triad"), "sum")
 """Workloads that are defined for integers."""
+
+SHARED = ("b", "bias")
+"""Operands of which several parts may write the same numbers."""
 
 CASES = [
     (workload, precision, number)
@@ -271,7 +280,9 @@ def test_parts_are_inside_apart_and_of_every_kind_that_there_is_room_for(
                 written[name][index] += 1
                 assert np.size(values) in (1, written[name][index].size)
                 assert np.isfinite(values).all()
-        assert all(count.max(initial=0) <= 1 for name, count in written.items() if name != "b")
+        assert all(
+            count.max(initial=0) <= 1 for name, count in written.items() if name not in SHARED
+        )
     kinds = len(list(roomy(problem).hard(np, Random(0))))
     assert len(titles) == kinds
     assert len(hard) == min(kinds, room(problem))
@@ -295,6 +306,8 @@ def roomy(problem: Problem) -> Problem:
     extents: dict[str, Any] = dict.fromkeys(problem.extents, 16)
     if problem.workload == "grouped_gemm":
         extents["spread"] = "single"
+    if problem.workload == "linear":
+        extents["epilogue"] = problem.settings["epilogue"]
     if problem.workload == "route":
         extents |= {name: problem.extents[name] for name in ("experts", "chosen")}
     return build(problem.workload, problem.precision.name, extents)
@@ -449,6 +462,84 @@ def one_accumulator(problem: Problem, x: Mapping[str, Any]) -> Any:
 
 def without_the_last(problem: Problem, x: Mapping[str, Any]) -> Any:
     return x["x"][:-1].sum(keepdims=True)
+
+
+def linear(
+    problem: Any, x: Mapping[str, Any], activation: Callable[..., Any] | None = None, **wrong: Any
+) -> Any:
+    """A linear layer with something wrong: its activation, the bias, or the product."""
+    product = wrong.get("product", lambda a, b: a @ b)
+    sums = product(x["x"], x["w"].T)
+    if problem.gated:
+        return activation(*np.hsplit(sums, 2)) if activation else swish(*np.hsplit(sums, 2))
+    z = sums + wrong.get("bias", x.get("bias"))
+    return activation(z) if activation else gelu(z) if problem.epilogue == "gelu" else z
+
+
+def swish(gate: Any, up: Any) -> Any:
+    return gate / (1 + np.exp(-gate)) * up
+
+
+def gelu(z: Any) -> Any:
+    return z / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
+
+
+def without_bias(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return linear(problem, x, bias=0)
+
+
+def bias_of_the_next_column(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return linear(problem, x, bias=np.roll(x["bias"], -1))
+
+
+def bias_of_a_row(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return linear(problem, x, bias=x["bias"][: len(x["x"]), None])
+
+
+def with_relu(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return linear(problem, x, lambda z: np.maximum(z, 0))
+
+
+def without_activation(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return linear(problem, x, lambda *z: z[0] * z[1] if len(z) > 1 else z[0])
+
+
+def gelu_by_a_sigmoid(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return linear(problem, x, lambda z: z / (1 + np.exp(-1.702 * z)))
+
+
+def gelu_of_large_exponentials(problem: Problem, x: Mapping[str, Any]) -> Any:
+    def activation(z: Any) -> Any:
+        power = np.exp(single(2 * np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
+        return z / 2 * (1 + (power - 1) / (power + 1))
+
+    return linear(problem, x, activation)
+
+
+def gate_of_large_exponentials(problem: Problem, x: Mapping[str, Any]) -> Any:
+    def activation(gate: Any, up: Any) -> Any:
+        power = np.exp(single(gate))
+        return gate * power / (1 + power) * up
+
+    return linear(problem, x, activation)
+
+
+def gate_and_up_swapped(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return linear(problem, x, lambda gate, up: swish(up, gate))
+
+
+def linear_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return linear(problem, x, product=lambda a, b: half(half(a) @ half(b)))
+
+
+def linear_with_half_sums(problem: Problem, x: Mapping[str, Any]) -> Any:
+    def product(a: Any, b: Any) -> Any:
+        total = np.zeros((len(a), b.shape[1]), np.float16)
+        for k in range(a.shape[1]):
+            total += (a[:, k, None] * b[k]).astype(np.float16)
+        return total.astype(np.float64)
+
+    return linear(problem, x, product=product)
 
 
 def in_single(problem: Problem, x: Mapping[str, Any]) -> Any:
@@ -661,11 +752,34 @@ def differences_in_half(problem: Problem, x: Mapping[str, Any]) -> Any:
 
 
 OVERFLOWING = (
+    *(gelu_of_large_exponentials, gate_of_large_exponentials),
     route_without_maximum,
     *(without_maximum, without_largest, shares_without_maximum),
     *(exponentials_apart, gradients_one_key_further, narrow_sums_along),
 )
 MANY = {"queries": 4, "keys": 50_000, "heads": 8, "head_size": 16}
+
+OF_LINEAR: tuple[tuple[str, Work, str, str], ...] = (
+    ("bias", without_bias, "bf16", "rows of X with zeros"),
+    ("gelu", without_bias, "fp16", "rows of X with (zeros|large numbers)"),
+    ("bias", bias_of_the_next_column, "bf16", "rows of X with (zeros|small numbers)|cancel"),
+    ("gelu", bias_of_a_row, "fp32", "rows of X with (zeros|small numbers)|cancel"),
+    ("gelu", with_relu, "bf16", "rows of X with (zeros|small numbers)|cancel"),
+    ("gelu", without_activation, "bf16", "rows of X|cancel"),
+    ("swiglu", without_activation, "bf16", "rows of X with (large|small) numbers"),
+    ("gelu", gelu_by_a_sigmoid, "fp16", "rows of X with zeros"),
+    ("gelu", gelu_of_large_exponentials, "fp16", "rows of X with large numbers"),
+    ("gelu", gelu_of_large_exponentials, "bf16", "rows of X with large numbers"),
+    ("swiglu", gate_of_large_exponentials, "fp16", "rows of X with large numbers"),
+    ("swiglu", gate_of_large_exponentials, "fp32", "rows of X with large numbers"),
+    ("swiglu", gate_and_up_swapped, "bf16", "rows of X with (large|small) numbers|cancel"),
+    ("bias", linear_in_half, "fp32", "rows of X with (large|small) numbers|cancel"),
+    ("gelu", linear_in_half, "bf16", "rows of X with (large|small) numbers|cancel"),
+    ("swiglu", linear_in_half, "bf16", "rows of X with (large|small) numbers|cancel"),
+    ("gelu", linear_with_half_sums, "fp16", "rows of X with|sums that cancel"),
+    ("swiglu", linear_with_half_sums, "fp16", "rows of X with|sums that cancel"),
+)
+"""Epilogue, mistake, precision and what shows it."""
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     "softmax": ("softmax", "fp32", {"rows": 40, "columns": 70}, without_maximum, "rows near -?110"),
@@ -801,6 +915,13 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
         *("block_gemm", "fp8", {"m": 60, "n": 50, "k": 512}, the_first_scale),
         "rows of|rows with one number|rows with one scale",
     ),
+    **{
+        f"{epilogue}, {work.__name__}, {precision}": (
+            *("linear", precision, {"m": 40, "n": 50, "k": 300, "epilogue": epilogue}),
+            *(work, title),
+        )
+        for epilogue, work, precision, title in OF_LINEAR
+    },
     "narrow vector": ("gemv", "fp32", {"m": 60, "n": 50}, vector_in_half, "rows of"),
     "no wrapping": ("add", "int32", {"columns": 99}, saturated, "large integers"),
     "narrow addition": ("add", "fp32", {"columns": 99}, sum_in_half, "large numbers|small numbers"),

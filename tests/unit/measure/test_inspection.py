@@ -43,6 +43,8 @@ PROBLEMS = {
     "route": build("route", "bf16", {"tokens": 9, "experts": 70, "chosen": 3}),
     "sort_experts": build("sort_experts", "fp16", {"tokens": 9, "experts": 7, "chosen": 3}),
     "combine": build("combine", "bf16", {"tokens": 9, "columns": 7, "chosen": 3}),
+    "gelu": build("linear", "fp16", {"m": 9, "n": 7, "k": 33, "epilogue": "gelu"}),
+    "gate": build("linear", "bf16", {"m": 9, "n": 7, "k": 33, "epilogue": "swiglu"}),
 }
 
 

@@ -1,4 +1,4 @@
-"""Products of experts and 4-bit weights: counts of tokens, and how large ones are verified."""
+"""Products of experts, 4-bit weights and layers: counts of tokens, how large ones are verified."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ LARGE = (
     *(("grouped_gemm", {"tokens": 61, "n": 70, "k": 50, "spread": s}) for s in SPREADS),
     ("w4a16", {"m": 37, "n": 70, "k": 259}),
     ("block_gemm", {"m": 37, "n": 300, "k": 259}),
+    ("linear", {"m": 37, "n": 70, "k": 259}),
 )
 
 
@@ -121,6 +122,25 @@ def test_a_wrong_element_of_a_large_product_is_found(
         operands.y[place] = encode(np, decode(np, right[place], kind) + size, kind)
         assert "Y" in verify(DEVICE, operands, seed).reason
         operands.y[...] = right
+
+
+@pytest.mark.parametrize("epilogue", ["gelu", "swiglu"])
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])
+def test_a_wrong_row_or_column_before_an_activation_is_found(
+    large: None, epilogue: str, precision: str
+) -> None:
+    """Single elements are found only where samples have them."""
+    problem = build("linear", precision, {"m": 37, "n": 70, "k": 259, "epilogue": epilogue})
+    assert problem.sketched == ""
+    operands, draw = computed(problem), Random(5)
+    kind, right = problem.precision.output, operands.y.copy()
+    for seed in range(10):
+        assert verify(DEVICE, operands, seed).reason == ""
+        row, column = draw.randrange(37), draw.randrange(70)
+        for place in ((row, slice(None)), (slice(None), column)):
+            operands.y[place] = encode(np, decode(np, right[place], kind) + 1, kind)
+            assert "Y" in verify(DEVICE, operands, seed).reason
+            operands.y[...] = right
 
 
 @pytest.mark.parametrize("spread", SPREADS)

@@ -37,6 +37,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "grouped_gemm": {"tokens": 19, "n": 7, "k": 33, "experts": 5, "spread": "skewed"},
     "w4a16": {"m": 5, "n": 7, "k": 259},
     "block_gemm": {"m": 5, "n": 133, "k": 259},
+    "linear": {"m": 5, "n": 7, "k": 33, "epilogue": "gelu"},
     "gemv": {"m": 37, "n": 53},
     "add": {"rows": 3, "columns": 41, "batch": 2},
     "copy": {"rows": 3, "columns": 41, "batch": 2},
@@ -142,6 +143,7 @@ def test_every_workload_describes_itself(workload: str) -> None:
             *("block_gemm", "fp8", 2 * 5 * 133 * 259),
             259 * (5 + 133) + 4 * 3 * (5 + 2) + 2 * 5 * 133,
         ),
+        ("linear", "bf16", 5 * 7 * (2 * 33 + 8), 2 * (5 * 33 + 7 * 33 + 7 + 5 * 7)),
         ("w4a16", "fp16", 2 * 5 * 7 * 259, 2 * (5 * 259 + 7 * 3 + 5 * 7) + 7 * 130),
         ("gemv", "fp32", 2 * 37 * 53, 4 * (37 * 53 + 53 + 37)),
         ("add", "fp64", 246, 3 * 8 * 246),
@@ -194,7 +196,7 @@ def loops(problem: Problem, inputs: Inputs) -> Any:
         return several_loops(problem, inputs)
     settings: Any = problem.settings
     extents = problem.extents
-    if problem.workload in ("gemm", "grouped_gemm", "w4a16", "block_gemm"):
+    if problem.workload in ("gemm", "grouped_gemm", "w4a16", "block_gemm", "linear"):
         return product_loops(problem, inputs)
     if problem.workload == "gemv":
         rows = (math.fsum(row * inputs["x"]) for row in inputs["a"])
@@ -235,6 +237,8 @@ def product_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Element by element, of the expert whose end comes first, or of unpacked weights."""
     if problem.workload == "gemm":
         return gemm_loops(problem, inputs)
+    if problem.workload == "linear":
+        return linear_loops(problem, inputs)
     x, table = inputs["x"], np.array(E4M3)
     if problem.workload == "block_gemm":
         x = table[x]
@@ -250,6 +254,22 @@ def product_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
             bits = [int(inputs["w"][j, k // 2]) >> 4 * (k % 2) & 15 for k in range(x.shape[1])]
             column = np.array([(b - 8) * inputs["scales"][j, k // 128] for k, b in enumerate(bits)])
         made[i, j] = math.fsum(x[i] * column)
+    return made
+
+
+def linear_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Element by element, with GELU as its paper approximates it."""
+    n, epilogue = problem.extents["n"], problem.settings["epilogue"]
+    made = np.empty((len(inputs["x"]), n))
+    for i, j in np.ndindex(*made.shape):
+        z = math.fsum(inputs["x"][i] * inputs["w"][j])
+        if epilogue == "swiglu":
+            up = math.fsum(inputs["x"][i] * inputs["w"][n + j])
+            made[i, j] = z / (1 + math.exp(-z)) * up
+            continue
+        z += float(inputs["bias"][j])
+        tangent = math.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))
+        made[i, j] = z if epilogue == "bias" else 0.5 * z * (1 + tangent)
     return made
 
 
@@ -474,7 +494,15 @@ def filtered(image: NDArray[np.float64], problem: Problem) -> NDArray[np.float64
 
 @pytest.mark.parametrize("workload", EXAMPLES)
 def test_references_are_what_the_formulas_say(workload: str) -> None:
-    problem = example(workload, "fp64")
+    compare_with_loops(example(workload, "fp64"))
+
+
+@pytest.mark.parametrize("epilogue", ["bias", "swiglu"])
+def test_so_are_other_epilogues(epilogue: str) -> None:
+    compare_with_loops(example("linear", "fp64", epilogue=epilogue))
+
+
+def compare_with_loops(problem: Problem) -> None:
     operands = allocate(DEVICE, problem, 3)
     inputs = {
         one.name: operands.initial.get(one.name, operands[one.name])
