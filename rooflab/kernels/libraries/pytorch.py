@@ -211,6 +211,30 @@ def _w4a16(torch: Any, problem: Any, x: Any, w: Any, scales: Any, y: Any) -> Non
     y.copy_(x @ weights.T)
 
 
+def _linear(torch: Any, problem: Any, x: Any, w: Any, *others: Any) -> None:
+    *bias, y = others
+    if problem.epilogue == "bias":
+        torch.addmm(*bias, x, w.T, out=y)
+        return
+    z = torch.nn.functional.linear(x, w, *bias)
+    if problem.epilogue == "gelu":
+        torch.ops.aten.gelu.out(z, approximate="tanh", out=y)
+    else:
+        gate, up = z.chunk(2, dim=1)
+        torch.mul(torch.nn.functional.silu(gate), up, out=y)
+
+
+def _linear_steps(torch: Any, problem: Any, x: Any, w: Any, *others: Any) -> None:
+    *bias, y = others
+    z = torch.nn.functional.linear(x, w, *bias)
+    if problem.epilogue == "gelu":
+        z = torch.nn.functional.gelu(z, approximate="tanh")
+    elif problem.gated:
+        gate, up = z.chunk(2, dim=1)
+        z = torch.nn.functional.silu(gate) * up
+    y.copy_(z)
+
+
 def _gradients(torch: Any, w: Any, dy: Any, normal: Any, scale: Any, *, centred: bool) -> Any:
     """Those of rows and weights of a norm, step by step."""
     each = dy.to(scale.dtype) * w
@@ -357,6 +381,7 @@ LAYERS: Final[dict[str, Callable[..., None]]] = {
     "swiglu": _swiglu,
     "rope": _rope,
     "w4a16": _w4a16,
+    "linear": _linear,
     "rmsnorm_backward": _rmsnorm_backward,
     "layernorm_backward": _layernorm_backward,
     "cross_entropy_backward": _cross_entropy_backward,
@@ -382,12 +407,13 @@ STEPS: Final[dict[str, Callable[..., None]]] = {
     "combine": _combine_steps,
     "swiglu": _swiglu_steps,
     "rope": _rope_steps,
+    "linear": _linear_steps,
 }
 """What ``torch.compile`` is given, if that is not the same."""
 
 IN_PLACE: Final = (
     *("cross_entropy_backward", "embedding", "combine"),
-    *("add", "copy", "swiglu", "rope"),
+    *("add", "copy", "swiglu", "rope", "linear"),
 )
 """Those whose functions write the result where it should be."""
 

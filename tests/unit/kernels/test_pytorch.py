@@ -325,6 +325,20 @@ class Torch:
         scales, zeros = pairs.transpose(2, 1, 0).repeat(group, axis=2)
         return x @ ((packed.astype(float) - 8) * scales + zeros).T
 
+    def linear(self, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+        assert self.stream == "rooflab's"
+        return Tensor(x.numbers @ w.T + (bias.numbers if bias else 0))
+
+    def addmm(self, bias: Tensor, x: Tensor, w: Any, out: Tensor) -> None:
+        assert self.stream == "rooflab's"
+        out.copy_(bias.numbers + x.numbers @ w)
+
+    def gelu(self, z: Tensor, approximate: str, out: Tensor | None = None) -> Any:
+        assert self.stream == "rooflab's" and approximate == "tanh"
+        inner = np.sqrt(2 / np.pi) * (z.numbers + 0.044715 * z.numbers**3)
+        found = 0.5 * z.numbers * (1 + np.tanh(inner))
+        return out.copy_(found) if out else found
+
     def silu(self, x: Any) -> Any:
         assert self.stream == "rooflab's"
         return x.numbers / (1 + np.exp(-x.numbers))
@@ -376,11 +390,14 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         rms_norm=here.rms_norm,
         cross_entropy=here.cross_entropy,
         silu=here.silu,
+        linear=here.linear,
+        gelu=here.gelu,
         embedding=here.embedding,
         pad=here.pad,
     )
     aten = SimpleNamespace(
         index=here.index,
+        gelu=SimpleNamespace(out=here.gelu),
         native_layer_norm_backward=here.layer_norm_backward,
         _fused_rms_norm_backward=here.rms_norm_backward,
         _scaled_dot_product_flash_attention=here.saving("flash"),
@@ -409,6 +426,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         exp=np.exp,
         _fused_adamw_=here.fused_adamw,
         mm=here.mm,
+        addmm=here.addmm,
         add=here.add,
         mul=here.mul,
         cat=here.cat,
@@ -517,6 +535,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "grouped_gemm": {"tokens": 37, "n": 16, "k": 24, "spread": "skewed"},
     "w4a16": {"m": 5, "n": 16, "k": 256},
     "block_gemm": {"m": 5, "n": 144, "k": 512},
+    "linear": {"m": 5, "n": 16, "k": 24},
     "swiglu": {"columns": 33},
     "rope": {"tokens": 5, "heads": 2, "head_size": 6, "batch": 2},
 }
@@ -531,6 +550,14 @@ def test_every_layer_is_what_its_workload_says(torch: Torch, one: Kernel) -> Non
     assert torch.compiling == len(torch.compiled)
     codes = {id(function.__code__) for function in torch.compiled}
     assert len(codes) == len(torch.compiled), "of one code, torch.compile compiles eight versions"
+
+
+@pytest.mark.parametrize("epilogue", ["gelu", "swiglu"])
+@pytest.mark.parametrize("one", [one for one in LAYERS if one.workload == "linear"])
+def test_so_are_other_epilogues(torch: Torch, one: Kernel, epilogue: str) -> None:
+    for precision in one.precisions:
+        problem = build("linear", precision, {**SHAPES["linear"], "epilogue": epilogue})
+        assert verify(fake.FakeDevice(), launched(one, problem), 0).reason == ""
 
 
 GRADIENTS = [one for one in LAYERS if one.workload == "attention_backward"]
