@@ -2,7 +2,7 @@
 
 cuBLAS runs one algorithm, chosen by rules. cublasLtMatmulAlgoGetHeuristic returns several, the most
 promising first. Here each is a variant, and rooflab's search finds the fastest one. FP8 exists only
-in cuBLASLt, and so do scales of blocks (``block_gemm``).
+in cuBLASLt, and so do scales of blocks (``block_gemm``) and epilogues (``linear``).
 
 Operands change places as in ``libraries.cublas``, because the library is column-major.
 """
@@ -48,8 +48,12 @@ SCALES: Final = {
 """By operand of the library: our operand with its scales, and their mode (cuBLAS, "1D and 2D Block
 Scaling for FP8", for compute capability 9.0)."""
 
+EPILOGUES: Final = {"bias": "BIAS", "gelu": "GELU_BIAS"}
+"""The library's names. A bias is for rows of its result, by columns: those are columns of ours; its
+type is that of results (cuBLAS, "cublasLtEpilogue_t" and "cublasLtMatmulDescAttributes_t")."""
+
 ANYWHERE: Final = 256
-"""An address of scales, for heuristics: they do not read it."""
+"""An address of scales or a bias, for heuristics: they do not read it."""
 
 
 def unavailable(device: Device | None) -> str:
@@ -75,6 +79,13 @@ def unsupported(problem: Problem) -> str:
     return ""
 
 
+def no_such_epilogue(problem: Problem) -> str:
+    """Why cuBLASLt does not compute a linear layer, empty if it does."""
+    if problem.settings["epilogue"] not in EPILOGUES:
+        return "cuBLASLt has no epilogue that multiplies two products, as SwiGLU does"
+    return cublas.unsupported(problem)
+
+
 class AlgorithmPlan:
     """The descriptors of a problem, and the algorithms that the heuristics propose for it."""
 
@@ -95,23 +106,35 @@ class AlgorithmPlan:
             TRANSB=of_a,
             FAST_ACCUM=fast,
         )
-        names = [one.name for one in problem.operands]
-        self.scales = {key: name for key, (name, _) in SCALES.items() if name in names}
-        for key in self.scales:
-            mode = self.library.MatmulMatrixScale[SCALES[key][1]]
-            self._set("matmul_desc", self.operation, f"{key}_SCALE_MODE", mode)
-            self._set("matmul_desc", self.operation, f"{key}_SCALE_POINTER", ANYWHERE)
-        matrices = [one for one in problem.operands if one.name not in self.scales.values()]
+        self.pointers = {**self._scales(problem), **self._epilogue(problem)}
+        self.point(dict.fromkeys(self.pointers, ANYWHERE))
+        matrices = [one for one in problem.operands if one.name not in self.pointers.values()]
         self.names = [one.name for one in matrices]
         self.a, self.b, self.c = (
             self._matrix(one.shape, CudaDataType[one.type.cuda]) for one in matrices
         )
         self.algorithms = self._propose()
 
-    def use_scales(self, addresses: dict[str, int]) -> None:
-        """The next products are with these scales."""
-        for key, address in addresses.items():
-            self._set("matmul_desc", self.operation, f"{key}_SCALE_POINTER", address)
+    def _scales(self, problem: Problem) -> dict[str, str]:
+        """Scales by their attributes, after setting their modes."""
+        names = [one.name for one in problem.operands]
+        used = {key: one for key, one in SCALES.items() if one[0] in names}
+        for key, (_, mode) in used.items():
+            value = self.library.MatmulMatrixScale[mode]
+            self._set("matmul_desc", self.operation, f"{key}_SCALE_MODE", value)
+        return {f"{key}_SCALE_POINTER": name for key, (name, _) in used.items()}
+
+    def _epilogue(self, problem: Problem) -> dict[str, str]:
+        """The bias by its attribute, after setting what follows the product."""
+        if not (name := EPILOGUES.get(str(problem.settings.get("epilogue")))):
+            return {}
+        self._set("matmul_desc", self.operation, "EPILOGUE", self.library.Epilogue[name])
+        return {"BIAS_POINTER": "bias"}
+
+    def point(self, addresses: dict[str, int]) -> None:
+        """The next products are with these scales, or this bias."""
+        for name, address in addresses.items():
+            self._set("matmul_desc", self.operation, name, address)
 
     def _make(self, kind: str, *arguments: int, **attributes: int) -> int:
         """A descriptor, destroyed with this plan."""
@@ -225,7 +248,7 @@ def _prepare(
     scalars = np.array(factors, plan.scalar)
     alpha = scalars.ctypes.data
     a, b, c = (operands[one].data.ptr for one in plan.names)
-    scales = {key: operands[name].data.ptr for key, name in plan.scales.items()}
+    pointers = {key: operands[name].data.ptr for key, name in plan.pointers.items()}
     arguments = (
         *(plan.handle, plan.operation, alpha, b, plan.b, a, plan.a),
         *(alpha + scalars.itemsize, c, plan.c, c, plan.c, plan.address(rank)),
@@ -234,7 +257,7 @@ def _prepare(
     def call() -> None:
         stream = current().ptr
         workspace = _workspace(device.id, stream).data.ptr
-        plan.use_scales(scales)
+        plan.point(pointers)
         cublasLt.matmul(*arguments, workspace, WORKSPACE_BYTES, stream)
 
     told = f"cuBLASLt refuses {problem.size}"
@@ -301,5 +324,14 @@ BUILTIN.add(
         workload="block_gemm",
         unsupported=multiples("cublaslt", m=4, n=16, k=4 * GROUP),  # rows of scales: 16 bytes
         unfit=scales_of_128,
+    )
+)
+BUILTIN.add(
+    kernel(
+        "cublaslt",
+        "cuBLASLt with its epilogue, the fastest of all that its heuristics propose",
+        ("fp32", "tf32", "fp16", "bf16", "fp16_fp32"),
+        workload="linear",
+        unsupported=no_such_epilogue,
     )
 )

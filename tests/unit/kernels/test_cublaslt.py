@@ -37,6 +37,7 @@ ComputeType = IntEnum("ComputeType", ["COMPUTE_64F", "COMPUTE_32F", "COMPUTE_32F
 FOUND = [kernel for kernel in discover().all() if kernel.name.startswith("cublaslt")]
 KERNELS = {kernel.name: kernel for kernel in FOUND if kernel.workload == "gemm"}
 (BLOCKS,) = (kernel for kernel in FOUND if kernel.workload == "block_gemm")
+(LINEAR,) = (kernel for kernel in FOUND if kernel.workload == "linear")
 
 
 class CuBLASLtError(Exception):
@@ -55,8 +56,10 @@ class Library:
 
     MatmulDescAttribute = IntEnum(
         "MatmulDescAttribute",
-        "TRANSA TRANSB FAST_ACCUM A_SCALE_MODE A_SCALE_POINTER B_SCALE_MODE B_SCALE_POINTER",
+        "TRANSA TRANSB FAST_ACCUM A_SCALE_MODE A_SCALE_POINTER B_SCALE_MODE B_SCALE_POINTER "
+        "EPILOGUE BIAS_POINTER",
     )
+    Epilogue = IntEnum("Epilogue", ["BIAS", "GELU_BIAS"])
     MatmulMatrixScale = IntEnum("MatmulMatrixScale", ["VEC128_32F", "BLK128x128_32F"])
     MatrixLayoutAttribute = IntEnum(
         "MatrixLayoutAttribute", ["BATCH_COUNT", "STRIDED_BATCH_OFFSET"]
@@ -144,10 +147,20 @@ class Library:
             if names.A_SCALE_MODE in described:
                 x, y = self.scaled(described, x, y)
             total = scale * (x @ y)
+            if names.EPILOGUE in described:
+                total = self.finished(described, total, self.type_of(of_c))
             if add:
                 total = total + add * decode(np, out.copy(), self.type_of(of_c))
             out[...] = encode(np, total, self.type_of(of_c))
         self.ran.append((int(at(algorithm, np.uint64, (1,))[0]), workspace))
+
+    def finished(self, described: dict[Any, Any], total: Any, result: Any) -> Any:
+        """With a bias for each row, and its activation."""
+        address = described[self.MatmulDescAttribute.BIAS_POINTER]
+        z = total + decode(np, at(address, result.storage, (len(total),)), result)[:, None]
+        if described[self.MatmulDescAttribute.EPILOGUE] == self.Epilogue.BIAS:
+            return z
+        return z / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
 
     def scaled(self, described: dict[Any, Any], x: Any, y: Any) -> Any:
         """Of W, N x K, and of X by columns, K x M."""
@@ -231,6 +244,28 @@ def test_blocks_have_the_scales_of_their_operands(library: Library) -> None:
     told = BLOCKS.refuses(build("block_gemm", "fp8", {**shape, "m": 7}))
     assert told == "cublaslt needs M to be a multiple of 4, not 7"
     assert BLOCKS.unfit("9.0") == "" and "9.0 only" in BLOCKS.unfit("10.0")
+
+
+@pytest.mark.parametrize("precision", LINEAR.precisions)
+@pytest.mark.parametrize("epilogue", ["bias", "gelu"])
+def test_epilogues_have_the_bias_of_their_operands(
+    library: Library, epilogue: str, precision: str
+) -> None:
+    device = fake.FakeDevice()
+    shape: dict[str, Any] = {"m": 7, "n": 5, "k": 9, "epilogue": epilogue}
+    several = [operands_of(precision, "linear", **shape) for _ in range(2)]
+    several[1]["bias"][...] = several[0]["bias"][::-1]
+    launches = [LINEAR.prepare(device, one) for one in several]
+    for operands, launch in zip(several, launches, strict=True):
+        poison(operands)
+        launch()
+        assert verify(device, operands, 0).reason == ""
+
+
+def test_there_is_no_epilogue_for_swiglu() -> None:
+    problem = build("linear", "bf16", {"m": 8, "n": 8, "k": 8, "epilogue": "swiglu"})
+    told = LINEAR.refuses(problem)
+    assert told == "cuBLASLt has no epilogue that multiplies two products, as SwiGLU does"
 
 
 def test_each_variant_runs_its_proposal(library: Library) -> None:
