@@ -121,9 +121,12 @@ class Linear(Problem):
         return types.dot_product(self.weights**2 * self.k) + types.rounding(32)
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
-        """Of random sums, which may cancel each other or the bias; half of it is left by a gate."""
+        """Of random sums, which may cancel each other or the bias. Activations leave half of it."""
         size = sqrt(self.k) * rms["x"] * rms["w"]
-        return size**2 / 2 if self.gated else sqrt(size**2 + rms["bias"] ** 2)
+        if self.gated:
+            return size**2 / 2
+        z = sqrt(size**2 + rms["bias"] ** 2)
+        return z / 2 if self.epilogue == "gelu" else z
 
     @property
     def macros(self) -> dict[str, int | str]:
