@@ -48,3 +48,16 @@ struct Tile {
 __device__ inline int keys_seen(int row, int queries, int keys) {
     return CAUSAL ? keys - queries + row % queries + 1 : keys;
 }
+
+// Keys that some row of a tile sees, and keys that all of its rows see. It may end one head and begin
+// another one.
+struct Seen {
+    int needed, common;
+
+    __device__ Seen(int first, int present, int queries, int keys) {
+        const int last = first + present - 1;
+        const bool whole = first / queries == last / queries;
+        needed = whole ? keys_seen(last, queries, keys) : keys;
+        common = keys_seen(whole ? first : 0, queries, keys);
+    }
+};

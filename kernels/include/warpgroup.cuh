@@ -88,6 +88,12 @@ __device__ inline void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+// Call before a wait, with what was computed meanwhile. ptxas moves waits to before what does not depend on
+// them, but not to before a store.
+__device__ inline void compute_before_waiting(float value, float* unused) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address(unused)), "f"(value) : "memory");
+}
+
 #if !defined(ROOFLAB_PRECISION_FP64)  // which has no wgmma
 
 #if defined(ROOFLAB_PRECISION_BF16)
@@ -163,11 +169,12 @@ MULTIPLY("224", 112, REGISTERS_112, "%112", "%113", "%114", SIXTY_FOUR(0), THIRT
 MULTIPLY("256", 128, REGISTERS_128, "%128", "%129", "%130", SIXTY_FOUR(0), SIXTY_FOUR(64))
 
 // The same with 64 rows of A in registers: of 16 bytes of K a thread has rows l / 4 and l / 4 + 8 of its
-// warp at place l % 4, of the next 16 bytes too. Such rows always lie along K.
+// warp at place l % 4, of the next 16 bytes too. Such rows always lie along K. With ROWS_TIMES_ACROSS their
+// rows of B lie across it, unlike those of other products.
 #if defined(ROOFLAB_PRECISION_TF32) || defined(ROOFLAB_PRECISION_FP32_3XTF32) || \
     defined(ROOFLAB_PRECISION_FP8)
 #define MODES_OF_ROWS "1, 1"
-#elif ROOFLAB_TRANSPOSE_B
+#elif ROOFLAB_TRANSPOSE_B && !defined(ROWS_TIMES_ACROSS)
 #define MODES_OF_ROWS "1, 1, 0"
 #else
 #define MODES_OF_ROWS "1, 1, 1"

@@ -90,6 +90,8 @@ def compiled(
     options += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"]
     command = ["g++", "-std=c++17", "-O1", "-g1", "-pthread", *options, f"-I{includes(folder)}"]
     main = {"gemm": "main.cpp", "attention": "attention.cpp"}.get(problem.workload, "plain.cpp")
+    if problem.workload == "attention" and file.header.tensor_maps:
+        main = "plain.cpp"
     subprocess.run([*command, HOST / main, "-o", program], check=True)
     return program
 
@@ -283,18 +285,25 @@ def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Seq
         *given, result = problem.operands
         values = {one.name: random.normal(0, 2, one.shape) for one in given}
         stored = {name: encode(np, value, given[0].type) for name, value in values.items()}
+        arrays = [array.tobytes() for array in stored.values()]
         geometry = file.geometry(problem, choice)
         block, cluster = (*geometry.block, 1)[:2], choice.macros.get("CLUSTER", 1)
-        numbers = (2, heads, kv_heads, queries, keys, size, geometry.grid[0], *block)
+        if file.header.tensor_maps:
+            command = plain_arguments(file, choice, problem)
+            arrays.append(b"\xff" * result.bytes)  # NaN
+        else:
+            shape_of = (2, heads, kv_heads, queries, keys, size, geometry.grid[0], *block)
+            command = [*map(str, (*shape_of, geometry.shared_bytes, cluster))]
         done = subprocess.run(
-            [program, *map(str, (*numbers, geometry.shared_bytes, cluster))],
-            input=b"".join(array.tobytes() for array in stored.values()),
+            [program, *command],
+            input=b"".join(arrays),
             capture_output=True,
             timeout=HANGS_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()[:4000]
-        written: Any = np.frombuffer(done.stdout, result.type.storage).reshape(result.shape)
+        output = done.stdout[-result.bytes :]
+        written: Any = np.frombuffer(output, result.type.storage).reshape(result.shape)
         found = decode(np, written, result.type)
         expected = problem.reference(np, Decoded(stored, given[0].type))["o"]
         np.testing.assert_allclose(found, expected, atol=TOLERANCES[precision])
@@ -342,6 +351,18 @@ def test_attention_in_fp8_is_right(which: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", ["mma:0", "mma:2", "mma:3", "split:1", "split:2", "split:5"])
 def test_attention_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
     attend(which, "fp16", "address", tmp_path, half(FOR_TENSOR_CORES, which))
+
+
+FOR_WARPGROUPS = [
+    *((1, 1, 1, 1, 64, "on"), (150, 300, 2, 1, 128, "on"), (37, 513, 6, 3, 64, "off")),
+    *((300, 300, 1, 1, 64, "on"), (100, 131, 4, 2, 128, "off")),
+]
+"""One tile of keys, several, an even and an odd number of them; rows of two heads in one tile."""
+
+
+@pytest.mark.parametrize("which", ["wgmma:0", "wgmma:1", "wgmma:2"])
+def test_attention_by_warpgroups_is_right(which: str, tmp_path: Path) -> None:
+    attend(which, "fp16", "address", tmp_path, half(FOR_WARPGROUPS, which))
 
 
 @pytest.mark.parametrize("which", ["mma_fp8:0", "mma_fp8:2", "mma_fp8:3", "split:1", "split:2"])
@@ -396,13 +417,35 @@ LAYERS: dict[str, list[dict[str, Any]]] = {
 
 def of_map(one: Map, operand: Operand, choice: Configuration, problem: Problem) -> str:
     """What plain.cpp makes a tensor map of. A box of three dimensions is part of one matrix."""
-    *leading, rows, columns = operand.shape
+    *leading, rows, columns = one.view(operand).shape
     matrices = math.prod(leading) if len(one.box) > 2 else 1
     names = numbers_of(choice, problem)
     box = [expression.evaluate(amount, names) for amount in one.box[-2:]]
     size = 0 if one.pointer else operand.bytes
     numbers = (size, matrices, rows, columns, operand.type.bytes, *box, one.swizzle)
     return ",".join(map(str, numbers))
+
+
+def plain_arguments(
+    file: CudaFile,
+    choice: Configuration,
+    problem: Problem,
+    blocks: int = 0,
+    multiprocessors: int = 1,
+) -> list[str]:
+    """What plain.cpp is called with."""
+    geometry = file.geometry(problem, choice, multiprocessors)
+    operands = {operand.name: operand for operand in problem.operands}
+    given: list[Any] = []
+    for name in problem.argument_names:
+        own = [one for one in file.header.tensor_maps if one.operand == name]
+        if name not in operands:
+            given.append(getattr(problem, name))
+        elif not own or any(one.pointer for one in own):
+            given.append(operands[name].bytes)
+        given += [of_map(one, operands[name], choice, problem) for one in own]
+    grid = (*((blocks,) if blocks else geometry.grid), 1, 1)[:3]
+    return [*map(str, (*grid, geometry.block[0], max(16, geometry.shared_bytes), *given))]
 
 
 def run_plain(
@@ -417,19 +460,8 @@ def run_plain(
     device = FakeDevice()
     operands = allocate(device, problem, 1)
     poison(operands)
-    geometry = file.geometry(problem, choice, multiprocessors)
-    shapes = {operand.name: operand for operand in problem.operands}
-    given: list[Any] = []
-    for name in problem.argument_names:
-        own = [one for one in file.header.tensor_maps if one.operand == name]
-        if name not in operands:
-            given.append(getattr(problem, name))
-        elif not own or any(one.pointer for one in own):
-            given.append(operands[name].nbytes)
-        given += [of_map(one, shapes[name], choice, problem) for one in own]
-    grid = (*((blocks,) if blocks else geometry.grid), 1, 1)[:3]
     done = subprocess.run(
-        [program, *map(str, (*grid, geometry.block[0], max(16, geometry.shared_bytes), *given))],
+        [program, *plain_arguments(file, choice, problem, blocks, multiprocessors)],
         input=b"".join(operands[one.name].tobytes() for one in problem.operands),
         capture_output=True,
         timeout=HANGS_S,

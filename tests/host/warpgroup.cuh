@@ -140,6 +140,8 @@ inline void wait_for_products() {
     }
 }
 
+inline void compute_before_waiting(float value, float* unused) { *unused = value; }
+
 // With the lock: the product that all threads of the warpgroup begin with the same arguments.
 template <int registers>
 inline Product& begin_product(float (&sums)[registers], unsigned long long a, unsigned long long b,

@@ -128,7 +128,7 @@ class Geometry:
         operands = {operand.name: operand for operand in self.problem.operands}
         made = []
         for one in self.header.tensor_maps:
-            operand, box = operands[one.operand], self._amounts(*one.box)
+            operand, box = one.view(operands[one.operand]), self._amounts(*one.box)
             if mistake := tensor_maps.box_mistake(box, one.swizzle, operand.type):
                 raise KernelError(f"{self.source}: header: tensor_maps: {mistake} (got {box})")
             tensor_map = tensor_maps.tensor_map(

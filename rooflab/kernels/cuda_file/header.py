@@ -7,6 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -108,7 +109,8 @@ class Map(BaseModel):
 
     What L2 lacks it fetches in pieces of ``promotion`` bytes. The descriptor takes the place of
     the operand's pointer, or with ``pointer`` the place after it. With ``padded`` it is that of a
-    copy if the operand has rows that TMA cannot address.
+    copy if the operand has rows that TMA cannot address. With ``rows`` all dimensions but the last
+    are one: rows that follow each other.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -119,6 +121,13 @@ class Map(BaseModel):
     promotion: Literal[0, 64, 128, 256] = 128
     pointer: bool = Field(False, strict=True)
     padded: bool = Field(False, strict=True)
+    rows: bool = Field(False, strict=True)
+
+    def view(self, operand: Operand) -> Operand:
+        """``operand`` as the descriptor has it."""
+        if not self.rows:
+            return operand
+        return replace(operand, shape=(math.prod(operand.shape[:-1]), operand.shape[-1]))
 
 
 _OPTION: Final = re.compile(
@@ -329,7 +338,7 @@ class Header(BaseModel):
             yield from _unknown("tensor_maps", (m.operand for m in self.tensor_maps), (*operands,))
             for one in self.tensor_maps:
                 for variant in self.all_variants if one.operand in operands else ():
-                    operand = operands[one.operand]
+                    operand = one.view(operands[one.operand])
                     mistake = _box_mistake(one, operand, variant, precision)
                     if not mistake and "batch" in problem.extents:
                         mistake = _batch_mistake(one, len(operand.shape))

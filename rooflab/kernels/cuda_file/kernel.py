@@ -223,7 +223,7 @@ class CudaFile:
                 yield f"{self.name} needs {blocks} blocks along {axis}, CUDA allows {most}"
         operands = {operand.name: operand for operand in problem.operands}
         for one in self.header.tensor_maps:
-            operand, rank = operands[one.operand], len(one.box)
+            operand, rank = one.view(operands[one.operand]), len(one.box)
             if reason := tensor_maps.refusal(operand, rank, padded=one.padded):
                 yield f"{self.name}: {reason}"
 
