@@ -68,7 +68,7 @@ def plan(config: SweepConfig, device: Device) -> Plan:
 
     A kernel is measured in the precisions that it supports; one that cannot run here is left out,
     with a note, and so is a workload of several for which none can. Raises ``UsageError`` if a
-    kernel is not found, or if no step is left.
+    kernel is not found, if a user's own cannot run here, or if no step is left.
     """
     points(config)
     compilers = choose(config.compiler, driver_version(device))
@@ -180,11 +180,14 @@ def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: CompilerSetting) -
 def _usable(
     kernels: list[Kernel], patterns: Sequence[str], device: Device, notes: list[str]
 ) -> list[Kernel]:
-    """The kernels that can run here; raises ``UsageError`` if the only one given cannot."""
+    """The kernels that can run here.
+
+    Raises ``UsageError`` if one given by name cannot, and is a user's own or the only one.
+    """
     usable = []
     for kernel in kernels:
-        reason = kernel.unavailable(device)
-        if reason and list(patterns) == [escape(kernel.name)]:
+        reason, named = kernel.unavailable(device), escape(kernel.name) in patterns
+        if reason and named and (kernel.untrusted or len(patterns) == 1):
             raise UsageError(f"kernel {kernel.name} cannot run here: {reason}")
         if reason:
             notes.append(f"{kernel.name} left out: {reason}")

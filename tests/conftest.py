@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from rooflab.model.roofline import Roofline
 # Before NumPy is loaded, here and in processes of tests: threads of BLAS on a busy core wait for
 # each other for scheduler ticks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Shells start what they run in the background with Ctrl-C ignored. Tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How fast examples are drawn and run depends on what else the machine does: it is no failure.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -704,6 +704,16 @@ def test_epilogues_of_tensor_cores_are_right(epilogue: str, number: int, tmp_pat
     check_variant("mma", "linear", number, "address", tmp_path, shapes)
 
 
+@pytest.mark.parametrize(
+    ("epilogue", "number"), [("bias", 0), ("gelu", 3), ("swiglu", 0), ("swiglu", 3)]
+)
+def test_epilogues_of_warpgroups_are_right(epilogue: str, number: int, tmp_path: Path) -> None:
+    """The last shape has tiles that store the one before."""
+    extents = ((1, 8, 8), (150, 264, 136), (300, 136, 872))
+    shapes = [{"m": m, "n": n, "k": k, "epilogue": epilogue} for m, n, k in extents]
+    check_variant("wgmma", "linear", number, "address", tmp_path, shapes, 2)
+
+
 @pytest.mark.parametrize("number", [0, 2])
 def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
     shapes = [(1, 8, 32), (300, 136, 672), (70, 264, 1056)]
