@@ -56,6 +56,10 @@ SUSPECT_PERCENT: Final = 5.0
 COOL_S: Final = 1.0
 RETRIES: Final = 3
 
+FLUSHING_S: Final = 0.25
+LEAST_FLUSHED: Final = 8
+"""A round flushes for about so long where the host does it, but so often at least."""
+
 PAIRS: Final = 8
 """Launches per round that are timed singly if the headline comes from batches."""
 
@@ -164,6 +168,7 @@ class _Candidate:
     """A verified kernel and its state between rounds.
 
     ``quick``: it only seemed slow at first. ``gated``: no launch has waited for the host.
+    ``flush_s``: seconds of the host for a flush.
     ``voided`` counts rounds that were discarded because heat or a power brake lowered the clock.
     """
 
@@ -187,6 +192,10 @@ class _Candidate:
     pairs: list[float] = field(default_factory=list)
     stretches: list[float] = field(default_factory=list)
     done: bool = False
+    flush_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flush_s = _flush_s(self.subject.flush)
 
     @property
     def most(self) -> int:
@@ -701,7 +710,12 @@ class Protocol:
     def _samples(self, candidate: _Candidate, settled: bool) -> int:
         """Launches of a round. At a power limit they take all of its time: the clock swings."""
         wanted = ceil(self.timing.round_s * MICROSECONDS / candidate.estimate_us)
-        return wanted if settled else min(self.timing.round_samples, wanted)
+        if settled:
+            return wanted
+        most = self.timing.round_samples
+        if candidate.flush_s * most > FLUSHING_S:
+            most = min(most, max(LEAST_FLUSHED, int(FLUSHING_S / candidate.flush_s)))
+        return min(most, wanted)
 
     def _alone(self, candidate: _Candidate, flush: Launch | None, count: int) -> list[float]:
         """Times of single launches, each behind a separate gate.
@@ -819,6 +833,15 @@ class Protocol:
         self.device.quiesce(candidate.subject.last)  # the check used a library
         flushed = median(self._alone(candidate, flusher(self.device), SELF_TEST_SAMPLES))
         candidate.suspect = abs(flushed / outcome.pair_us - 1) * 100 > SUSPECT_PERCENT
+
+
+def _flush_s(flush: Launch | None) -> float:
+    """Seconds of the host; a device's own flush only waits in its queue."""
+    if flush is None:
+        return 0.0
+    started = perf_counter()
+    flush()
+    return perf_counter() - started
 
 
 def empty_launch_us(device: Device) -> float:

@@ -640,3 +640,22 @@ def test_do_bench_is_as_triton_has_it(x: Array, w: Array) -> None:
     assert isinstance(rooflab.do_bench(work, **quick, quantiles=[0.5]), float)
     with pytest.raises(UsageError, match="return_mode='best'"):
         rooflab.do_bench(work, return_mode="best")  # type: ignore[arg-type]
+
+
+def test_a_slow_flush_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large last-level cache takes the host long to overwrite."""
+    flushes: list[int] = []
+
+    def slow(device: Any) -> Callable[[], None]:
+        def flush() -> None:
+            flushes.append(1)
+            sleep(0.02)
+
+        return flush
+
+    monkeypatch.setattr(subject, "flusher", slow)
+    some = np.random.default_rng(1).random(100)
+    rounds = {**BRIEF, "min_rounds": 4, "max_rounds": 4, "max_s": 9.0, "round_s": 1.0}
+    result = bench(lambda: some + 1, timing={**rounds, "round_samples": 32})
+    assert result.row.rounds == 4
+    assert 4 * 8 <= len(flushes) <= 4 * 13 + 5
