@@ -121,54 +121,13 @@ __device__ inline void store(Output* rows, const Found& found, float factor, int
     }
 }
 
-// Queries and keys of the heads that a block has.
-struct Heads {
-    int rows, queries, keys;           // rows: queries of all heads that share the keys
-    long long first_query, first_key;  // within Q, within K
-};
-
-// The tiles that a block goes through: of queries if it is a block of keys, otherwise of keys.
-template <bool OF_KEYS>
-struct Walk {
-    Heads of;
-    int first, present, end;
-
-    __device__ Walk(const Heads& heads, int first) : of(heads), first(first) {
-        present = min(ROWS, (OF_KEYS ? of.keys : of.rows) - first);
-        end = OF_KEYS ? of.rows : Seen(first, present, of.queries, of.keys).needed;
-    }
-
-    // The next tile of which a pair is seen, or `end`.
-    __device__ int from(int start) const {
-        if (OF_KEYS && CAUSAL) {
-            while (start < end && Seen(start, width(start), of.queries, of.keys).needed <= first) {
-                start += COLUMNS;
-            }
-        }
-        return start;
-    }
-
-    // Whether some pairs of the block and a tile are not seen.
-    __device__ bool cut(int start) const {
-        if (!OF_KEYS) return start + COLUMNS > Seen(first, present, of.queries, of.keys).common;
-        return CAUSAL && first + present > Seen(start, width(start), of.queries, of.keys).common;
-    }
-
-    __device__ bool sees(int own, int other) const {
-        const int row = OF_KEYS ? other : own, key = OF_KEYS ? own : other;
-        return key < keys_seen(row, of.queries, of.keys);
-    }
-
-    __device__ int width(int start) const { return min(COLUMNS, end - start); }
-};
-
 // The gradients of ROWS queries or keys from `first` on.
 template <bool OF_KEYS>
 __device__ inline void compute(const Heads& of, int first, const Given& given, Output* result,
                                Output* dV) {
     __shared__ Saved saved[2];
     const Address own = shared_address(dynamic_shared_memory()), tiles = own + 2 * ROWS * PITCH;
-    const Walk<OF_KEYS> walk(of, first);
+    const Walk<OF_KEYS, ROWS, COLUMNS> walk(of, first);
     const int thread = threadIdx.x, warp = thread / 32, group = thread % 32 / 4, place = thread % 4;
     const long long at = OF_KEYS ? of.first_key + first : of.first_query + first;
 

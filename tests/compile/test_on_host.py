@@ -502,6 +502,11 @@ def test_gradients_of_attention_by_tensor_cores_are_right(which: str, tmp_path: 
     differentiate(which, "fp16", "address", tmp_path, half(FOR_TENSOR_CORES[:-1], which))
 
 
+@pytest.mark.parametrize("which", ["wgmma:0", "wgmma:1"])
+def test_gradients_of_attention_by_warpgroups_are_right(which: str, tmp_path: Path) -> None:
+    differentiate(which, "fp16", "address", tmp_path, half(FOR_WARPGROUPS, which))
+
+
 def test_threads_of_gradients_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
     differentiate("mma:0", "fp16", "thread", tmp_path, [(40, 90, 2, 1, 16, "on")])
 

@@ -57,6 +57,7 @@ CHAMPIONS = {
     "w4a16/wgmma": "bf16",
     "block_gemm/wgmma": "fp8",
     "attention/wgmma": "bf16",
+    "attention_backward/wgmma": "bf16",
     "linear/wgmma": "bf16",
 }
 """Kernels of which no variant may spill registers, in a precision."""
