@@ -57,10 +57,14 @@ CLOSE: Final = 1.1
 MOST_FINALISTS: Final = 4
 """Finalists: within this factor of the fastest, and so many."""
 
-FINAL_ROUNDS: Final = 15
 FINAL_US: Final = 30_000.0
 """A round of a finalist, after a third of that untimed, with at most LEAST_BATCHES batches, as a
 round of such short launches has in a sweep."""
+
+LEAST_FINAL_ROUNDS, MORE_FINAL_ROUNDS, MOST_FINAL_ROUNDS = 6, 3, 15
+ALIKE: Final = 1.002
+"""Rounds of finalists, and so many more of those of which one was as fast as the slowest of the
+best one; none if their medians are within this factor."""
 
 CAPPED_TURNS: Final = 2
 ROUNDS_OF_A_TURN: Final = 2
@@ -235,8 +239,14 @@ class _Race:
         def begun(name: str) -> None:
             self._run(name, 0, max(1, counts[name] // 3))
 
-        if not any(settled(name) for name in counts):
-            return _medians(self._rounds(counts, FINAL_ROUNDS, before=begun))
+        # Others at a power limit are slower than they seem, and so no winners.
+        if not settled(min(times_us, key=times_us.__getitem__)):
+            timed = self._rounds(counts, LEAST_FINAL_ROUNDS, before=begun)
+            while len(left := _undecided(timed)) > 1:
+                again = {name: counts[name] for name in left}
+                more = self._rounds(again, MORE_FINAL_ROUNDS, before=begun, warm=True)
+                timed |= _joined(timed, more)
+            return _medians(timed)
 
         def raced(names: Iterable[str]) -> Rounds:
             some = {name: counts[name] for name in names}
@@ -292,6 +302,16 @@ def _fastest(times_us: Times, factor: float, most: int) -> list[str]:
     best = min(times_us.values(), default=0.0)
     close = [name for name, us in times_us.items() if us <= factor * best]
     return sorted(close, key=times_us.__getitem__)[:most]
+
+
+def _undecided(timed: Rounds) -> list[str]:
+    """Variants that may be the fastest: more rounds may tell."""
+    times_us = _medians(timed)
+    best = min(times_us, key=times_us.__getitem__)
+    slowest = max(timed[best])
+    near = [name for name, each in timed.items() if min(each) <= slowest]
+    alike = all(times_us[name] <= ALIKE * times_us[best] for name in near)
+    return [] if alike or len(timed[best]) >= MOST_FINAL_ROUNDS else near
 
 
 def _decided(times_us: Times, again: Times) -> Times:

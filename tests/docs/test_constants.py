@@ -31,7 +31,7 @@ from rooflab.workloads import gemm
 PAGE = (Path(__file__).parents[2] / "docs" / "measurement.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
 
-WORDS = {2: "two", 3: "three", 4: "four", 5: "five", 8: "eight"}
+WORDS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 8: "eight"}
 
 
 def power_of_two(value: int) -> str:
@@ -173,7 +173,9 @@ RACES = [
     f"idles {WORDS[int(search.REST)]} times as long as the round took, at most "
     f"{1000 * search.MOST_REST_S:g} ms",
     f"The variants within {100 * (search.CLOSE - 1):.0f} % of the fastest, at most "
-    f"{WORDS[search.MOST_FINALISTS]}, run {search.FINAL_ROUNDS} more rounds",
+    f"{WORDS[search.MOST_FINALISTS]}, run {WORDS[search.LEAST_FINAL_ROUNDS]} more rounds",
+    f"{WORDS[search.MORE_FINAL_ROUNDS]} rounds more, at most {search.MOST_FINAL_ROUNDS}",
+    f"within {100 * (search.ALIKE - 1):.1f} %",
     f"A round takes about {search.FINAL_US / 1000:g} ms, but at most "
     f"{WORDS[device.LEAST_BATCHES]} batches of {device.MAX_BATCH} launches",
     f"At a power limit there are {WORDS[search.CAPPED_TURNS]} turns of "

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -410,17 +411,51 @@ def test_what_is_far_slower_has_one_turn(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == {f"v{i}": pytest.approx(us) for i, us in enumerate((1000, 1290, 1310, 5000))}
 
 
-def test_finalists_have_fifteen_turns_of_thirty_milliseconds(
+def test_finalists_have_six_turns_of_thirty_milliseconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each behind a third as many launches, and one more that does not count."""
     device = Turns(monkeypatch)
     device.race(ROOF_US / 1500, ROOF_US / 1600, ROOF_US / 4000)
-    assert device.launches == 16 * (20 + 6 + 19 + 6)
+    assert device.launches == 7 * (20 + 6 + 19 + 6)
     short = Turns(monkeypatch)
     short.race(ROOF_US / 10, ROOF_US / 10.5)
-    assert short.launches == 2 * 16 * (512 + 170)  # four batches at most
+    assert short.launches == 2 * 7 * (512 + 170)  # four batches at most
     assert short.longest == 128
+
+
+@pytest.mark.parametrize(
+    ("times", "left"),
+    [
+        ({"a": [10.0, 10.2], "b": [10.3, 10.5]}, []),  # decided
+        ({"a": [10.0, 10.2], "b": [10.15, 10.5], "c": [10.21, 11.0]}, ["a", "b"]),
+        ({"a": [10.0, 10.2], "b": [10.01, 10.21]}, []),  # it does not matter
+        ({"a": [10.0] * 14 + [10.2], "b": [10.15] * 15}, []),  # enough
+    ],
+)
+def test_finalists_that_may_be_the_fastest_run_on(
+    times: dict[str, list[float]], left: list[str]
+) -> None:
+    assert search._undecided(times) == left
+
+
+def test_finalists_that_differ_from_turn_to_turn_have_fifteen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Turns(monkeypatch)
+    noise = Random(1)
+    plain = device.time_batch
+    monkeypatch.setattr(
+        device,
+        "time_batch",
+        lambda *given, **more: scaled_times(plain(*given, **more), noise.uniform(1, 1.03)),
+    )
+    device.race(ROOF_US / 1500, ROOF_US / 1510)
+    assert device.launches == 16 * (20 + 6 + 20 + 6)
+
+
+def scaled_times(timed: Timed, factor: float) -> Timed:
+    return replace(timed, times_us=[us * factor for us in timed.times_us])
 
 
 @pytest.mark.parametrize(
@@ -437,7 +472,7 @@ def test_finalists_are_close_and_few(
     device = Turns(monkeypatch)
     found = device.race(*(ROOF_US / us for us in times))
     chosen = times[:finalists]
-    assert device.launches == sum(16 * (-(-30_000 // us) + -(-30_000 // us) // 3) for us in chosen)
+    assert device.launches == sum(7 * (-(-30_000 // us) + -(-30_000 // us) // 3) for us in chosen)
     slowest = max(chosen, default=0)
     assert found == {
         f"v{i}": pytest.approx(us if us in chosen else max(us, slowest))
