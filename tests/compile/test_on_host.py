@@ -583,6 +583,22 @@ def test_threads_wait_for_moments_and_for_rows_that_are_loaded_ahead(tmp_path: P
     check_variant("pipelined", "layernorm", 0, "thread", tmp_path, NORMED[3:4])
 
 
+SORTED = ((1, 1, 1), (300, 5, 3), (33, 300, 7), (257, 1024, 1))
+"""Tokens, experts, chosen: one slot, a last part that is shorter, more experts than threads."""
+
+
+def test_experts_are_sorted_by_parts(tmp_path: Path) -> None:
+    """One block has all slots: blocks run one after the other here, and would wait for ever."""
+    file = shipped("chunks", "sort_experts")
+    choice = file.header.all_variants[0]
+    for sanitizer, shapes in ((MEMORY, SORTED), ("thread", SORTED[1:2])):
+        for shape in shapes:
+            sizes = dict(zip(("tokens", "experts", "chosen"), shape, strict=True))
+            problem = build("sort_experts", "fp16", sizes)
+            program = compiled(file, choice, problem, sanitizer, tmp_path)
+            assert run_plain(program, file, choice, problem, blocks=1).reason == ""
+
+
 def test_a_softmax_in_one_pass_is_right(tmp_path: Path) -> None:
     shapes = [{"rows": r, "columns": n} for r, n in ((1, 1), (3, 300), (2, 4099))]
     check_variant("online", "cross_entropy", 0, MEMORY, tmp_path, shapes)

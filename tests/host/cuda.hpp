@@ -138,5 +138,15 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
     __syncwarp();
     return votes;
 }
+inline unsigned __match_any_sync(unsigned, int number) {
+    warp->addresses[lane_number()] = std::uintptr_t(number);
+    __syncwarp();
+    unsigned same = 0;
+    for (int lane = 0; lane < 32; ++lane) {
+        same |= unsigned(warp->addresses[lane] == std::uintptr_t(number)) << lane;
+    }
+    __syncwarp();
+    return same;
+}
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
