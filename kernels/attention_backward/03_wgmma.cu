@@ -150,6 +150,7 @@ __device__ inline void save(Shared& shared, const Way<true>& walk, const Accumul
             shared.lse[ring.stage][row] = inside ? lse[walk.of.first_query + start + row] : 0;
             shared.along[ring.stage][row] = sum;
         }
+        publish_to_tma();  // these reads come before the next copy
         arrive(&shared.saved[ring.stage]);
     }
 }

@@ -7,9 +7,13 @@
 
 constexpr int WEIGHTS = ROOFLAB_WEIGHTS;
 
+// In FP32 without a branch: off by two roundings, zero if the divisor is above 2^126.
+__device__ inline float quotient(float z, float divisor) { return __fdividef(z, divisor); }
+__device__ inline double quotient(double z, double divisor) { return z / divisor; }
+
 // z / (1 + exp(-power)). If the exponential overflows, the quotient is zero, which is right.
 __device__ inline Accumulate gated(Accumulate z, Accumulate power) {
-    return z / (1 + power_of_two(power * Accumulate(-1.4426950408889634)));
+    return quotient(z, 1 + power_of_two(power * Accumulate(-1.4426950408889634)));
 }
 
 // An element of Y, in column `column`, from its sums: one, or those of gate and up. The kernel's parameter for

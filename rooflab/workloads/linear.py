@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from math import pi, sqrt
 from typing import Any, ClassVar, Final
 
+from rooflab.errors import UsageError
 from rooflab.model.problem import (
+    MAX_EXTENT,
     PIECE_ELEMENTS,
     SFU,
     Hard,
@@ -68,6 +70,11 @@ class Linear(Problem):
     n: int = extent("columns of Y")
     k: int = extent("length of the sums")
     epilogue: str = setting("bias", "what follows the product", EPILOGUES)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (rows := self.weights * self.n) >= MAX_EXTENT and self.gated:
+            raise UsageError(f"n = {self.n}: W has {rows} rows, which must be below {MAX_EXTENT}")
 
     @property
     def gated(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 from rooflab.errors import UsageError
 from rooflab.model.precision import INT32, INT64
 from rooflab.model.problem import (
+    MAX_EXTENT,
     PIECE_ELEMENTS,
     SFU,
     Hard,
@@ -192,6 +193,8 @@ class SortExperts(Problem):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_chosen(self.chosen, self.experts)
+        if self.rows >= MAX_EXTENT:
+            raise UsageError(f"tokens x chosen = {self.rows} must be below {MAX_EXTENT}")
 
     @property
     def rows(self) -> int:

@@ -98,6 +98,8 @@ inline void __stcs(Number* to, Number value) {
     *to = value;
 }
 
+inline float __fdividef(float number, float divisor) { return number / divisor; }
+
 struct Warp {
     pthread_barrier_t barrier;
     std::uintptr_t addresses[32];  // one of each lane

@@ -180,3 +180,10 @@ def test_what_is_past_the_last_weight_does_not_matter() -> None:
     operands["w"][:, -1] ^= 0xF0
     compute(operands)()
     assert (operands["y"] == right).all()
+
+
+def test_weights_of_gate_and_up_have_rows_of_32_bits() -> None:
+    shape = {"m": 1, "n": 2**30, "k": 8}
+    assert build("linear", "bf16", shape)
+    with pytest.raises(UsageError, match="W has 2147483648 rows, which must be below"):
+        build("linear", "bf16", {**shape, "epilogue": "swiglu"})

@@ -102,3 +102,10 @@ def test_no_token_has_more_experts_than_there_are(workload: str) -> None:
 def test_logits_must_differ_in_their_precision() -> None:
     with pytest.raises(UsageError, match="logits apart at most"):
         build("route", "bf16", {"tokens": 1, "experts": 10**6})
+
+
+def test_rows_have_numbers_of_32_bits() -> None:
+    sizes = {"experts": 8, "chosen": 4}
+    assert build("sort_experts", "fp32", {"tokens": 2**29 - 1, **sizes})
+    with pytest.raises(UsageError, match="tokens x chosen = 2147483648 must be below"):
+        build("sort_experts", "fp32", {"tokens": 2**29, **sizes})
