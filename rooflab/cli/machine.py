@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 
 @app.command()
 def workloads(
-    name: Annotated[str, typer.Argument(help="Only this workload.", metavar="[WORKLOAD]")] = "",
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Only these.", metavar="WORKLOAD")
+    ] = None,
 ) -> None:
     """List the workloads: what they compute, their parameters, operands, FLOPs and bytes."""
     from rooflab.kernels.cuda_file.arguments import signature
 
     out = console.out()
-    chosen = [find(name)] if name else catalogue().values()
+    chosen = [find(name) for name in names] if names else catalogue().values()
     for kind in chosen:
         problem = kind.smallest(PRECISIONS["fp32"])
         title = f"[bold]{kind.workload}[/]: {escape(kind.title)}: {escape(kind.formula)}"

@@ -117,7 +117,8 @@ def explanations(
         and (row.problem.workload != PROGRAM or program.is_launched(row))
     ]
     if not rows:
-        raise UsageError(f"{run.path} has no row with status ok in device memory")
+        reason = f"no row with status ok in device memory; rooflab show {run.path} says why"
+        raise UsageError(f"{run.path} has {reason}")
     of_kernel = _of_kernel(rows, kernel)
     chosen = _only(of_kernel, size, "size", lambda row: row.problem.size)
     fastest: dict[object, Measurement] = {}

@@ -89,10 +89,11 @@ def test_workloads(rooflab: Rooflab) -> None:
     assert lines[-1].startswith("Bytes are compulsory")
 
 
-def test_one_workload(rooflab: Rooflab) -> None:
-    code, out, _ = rooflab("workloads", "gemm")
-    assert code == 0
-    assert [line.split(":")[0] for line in out.splitlines() if line[0] not in " IB"] == ["gemm"]
+def test_some_workloads(rooflab: Rooflab) -> None:
+    for names in (["gemm"], ["gemm", "add"]):
+        code, out, _ = rooflab("workloads", *names)
+        assert code == 0
+        assert [line.split(":")[0] for line in out.splitlines() if line[0] not in " IB"] == names
     code, _, err = rooflab("workloads", "gem")
     assert (code, err.startswith("error: no workload 'gem': did you mean ")) == (2, True)
 
