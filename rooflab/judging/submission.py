@@ -32,8 +32,10 @@ PATIENCE_S: Final = 5
 
 UNEXPECTED: Final = "its process does not answer as it should"
 
-EMPTY: Final = 20
-"""Empty launches, whose median is the time of the way there and back."""
+EMPTY, LEAST_EMPTY = 20, 5
+EMPTY_S: Final = 0.5
+"""Empty launches, whose median is the time of the way there and back; fewer after this time, which
+a large cache takes to clear."""
 
 CACHES: Final = (
     *("TMPDIR", "XDG_CACHE_HOME", "ROOFLAB_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH"),
@@ -106,7 +108,7 @@ class Submission(Process):
             self._say({**job, "folder": str(folder)})
             self.refused = Enforced(**self._answer("refused", START_S))
             self._launched([], before)  # loads its code
-            self.overhead_us = median(self._launched([], before) for _ in range(EMPTY))
+            self.overhead_us = self._empty_us(before)
         except BaseException:
             self.kill()
             raise
@@ -131,6 +133,14 @@ class Submission(Process):
         stopped again: what it has not done by now is late.
         """
         return max(0.0, self._launched(places, before) - self.overhead_us) / len(places)
+
+    def _empty_us(self, before: Callable[[], object]) -> float:
+        times_us, started = [], perf_counter()
+        for number in range(EMPTY):
+            if number >= LEAST_EMPTY and perf_counter() - started > EMPTY_S:
+                break
+            times_us.append(self._launched([], before))
+        return median(times_us)
 
     def _launched(self, places: Sequence[int], before: Callable[[], object]) -> float:
         self._go_on()
