@@ -32,7 +32,7 @@ PATIENCE_S: Final = 5
 
 UNEXPECTED: Final = "its process does not answer as it should"
 
-EMPTY, LEAST_EMPTY = 20, 5
+EMPTY, LEAST_EMPTY = 20, 9
 EMPTY_S: Final = 0.5
 """Empty launches, whose median is the time of the way there and back; fewer after this time, which
 a large cache takes to clear."""
