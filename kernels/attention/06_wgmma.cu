@@ -51,15 +51,11 @@ overlap, so each begins and ends with idle tensor cores.
 #define ROOFLAB_TRANSPOSE_B 1
 #define ROWS_TIMES_ACROSS  // those of values lie across keys
 
-#include "attention.cuh"
-#include "hopper.cuh"
+#include "attention_wgmma.cuh"
 
 constexpr int CONSUMERS = 2, THREADS = (CONSUMERS + 1) * WARPGROUP;
 constexpr int ROWS = 64 * CONSUMERS;
-constexpr int PARTS = HEAD_SIZE / TILE_K;  // of 64 numbers, 128 bytes, of a head
-constexpr int SCORES = KEYS / 2, VALUES = HEAD_SIZE / 2, STEPS = KEYS / 16;  // of a thread
-
-using Part = Input[64 * TILE_K];  // 64 rows
+constexpr int SCORES = KEYS / 2, STEPS = KEYS / 16;  // of a thread
 
 struct Shared {
     Part q[CONSUMERS][PARTS];
@@ -199,18 +195,13 @@ wgmma(int batch, int heads, int kv_heads, int queries, int keys, int head_size,
         if (leader) arrive(&shared.empty_v[of_values.stage]);
         of_values.advance();
     };
-    const auto pack_weights = [&] {
-#pragma unroll
-        for (int i = 0; i < SCORES / 2; ++i) weights[i / 4][i % 4] = pack(score[2 * i], score[2 * i + 1]);
-    };
-
     wait(&shared.asked, 0);
     const bool alternates = TURNS && count > 1;
     if (alternates && warpgroup == 1) arrive_threads(2, CONSUMERS * WARPGROUP);  // the other one is first
     start_scores();
     wait_for_products<0>();
     end_scores(0);
-    pack_weights();
+    pack_weights(weights, score);
     for (int i = 1; i < count; ++i) {
         if (TURNS) sync_threads(2 + warpgroup, CONSUMERS * WARPGROUP);
         start_scores();
@@ -223,18 +214,13 @@ wgmma(int batch, int heads, int kv_heads, int queries, int keys, int head_size,
         end_values();
 #pragma unroll
         for (int j = 0; j < VALUES; ++j) values[j] *= kept[j / 2 % 2];
-        pack_weights();
+        pack_weights(weights, score);
     }
     start_values(count > 1);
     end_values();
 
     float inverse[2];
-    for (int half = 0; half < 2; ++half) {
-        float& sum = found.sum[half];
-        sum += __shfl_xor_sync(0xffffffff, sum, 1);
-        sum += __shfl_xor_sync(0xffffffff, sum, 2);
-        inverse[half] = 1 / sum;
-    }
+    for (int half = 0; half < 2; ++half) inverse[half] = 1 / sum_of_four(found.sum[half]);
     Output* o = O + (of.first_query + row) * HEAD_SIZE + column_in_eight();
 #pragma unroll
     for (int i = 0; i < VALUES; i += 2) {

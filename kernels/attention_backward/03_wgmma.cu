@@ -53,15 +53,13 @@ Expect 350 to 450 TFLOP/s on an H200 for 8192 causal queries, where `mma` has 15
 #define ROWS_TIMES_ACROSS  // the others' second operands lie across the sum
 
 #include "attention_gradients.cuh"
-#include "hopper.cuh"
+#include "attention_wgmma.cuh"
 
 constexpr int CONSUMERS = 2, THREADS = (CONSUMERS + 1) * WARPGROUP;
 constexpr int ROWS = 64 * CONSUMERS, COLUMNS = 64;
-constexpr int PARTS = HEAD_SIZE / TILE_K;                  // of 64 numbers, 128 bytes, of a head
-constexpr int SCORES = COLUMNS / 2, VALUES = HEAD_SIZE / 2;  // of a thread
-constexpr int HELPERS = WARPGROUP - 32;                    // threads that compute D
+constexpr int SCORES = COLUMNS / 2;      // of a thread
+constexpr int HELPERS = WARPGROUP - 32;  // threads that compute D
 
-using Part = Input[64 * TILE_K];
 using Rows = Part[PARTS];  // 64 rows of a head
 
 struct Shared {
@@ -127,11 +125,6 @@ __device__ inline float dot(const Eight& a, const Eight& b) {
     return sum;
 }
 
-__device__ inline float sum_of_four(float part) {
-    part += __shfl_xor_sync(0xffffffff, part, 1);
-    return part + __shfl_xor_sync(0xffffffff, part, 2);
-}
-
 // By HELPERS threads of a block of keys: lse and D of the queries of each tile. Four lanes have a row.
 __device__ inline void save(Shared& shared, const Way<true>& walk, const Accumulate* lse) {
     const int helper = threadIdx.x % WARPGROUP - 32, lane = helper % 4;
@@ -179,11 +172,6 @@ __device__ inline void multiply_rows(float (&sums)[SCORES], const Rows& a, const
 }
 
 using Weights = unsigned[COLUMNS / 16][4];  // 16 bits each, as the first operand
-
-__device__ inline void pack_weights(Weights& to, const float (&from)[SCORES]) {
-#pragma unroll
-    for (int i = 0; i < SCORES / 2; ++i) to[i / 4][i % 4] = pack(from[2 * i], from[2 * i + 1]);
-}
 
 __device__ inline void multiply_weights(float (&sums)[VALUES], const Weights& weights, const Rows& b, bool add) {
 #pragma unroll

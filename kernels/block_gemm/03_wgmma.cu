@@ -47,25 +47,12 @@ Expect 900 to 1200 TFLOP/s on an H200 for 4096 rows, about what cuBLASLt has, an
 #define ROOFLAB_TRANSPOSE_A 0  // rows of X and of W lie along K
 #define ROOFLAB_TRANSPOSE_B 1
 
-#include "hopper.cuh"
+#include "tile_ring.cuh"
 
-constexpr int TILE_M = 64 * CONSUMERS;
-constexpr int THREADS = CONSUMERS * WARPGROUP + PRODUCER;
-constexpr bool GIVES_REGISTERS = PRODUCER == WARPGROUP;  // only a whole warpgroup can
-constexpr int SUMS = TILE_N / 2;                         // of a thread
-constexpr bool BY_TMA = TILE_N >= CHUNK;                 // which stores whole chunks of Y
-constexpr int TOGETHER = 16;                             // rows of tiles that are computed together
+constexpr int SUMS = TILE_N / 2;          // of a thread
+constexpr bool BY_TMA = TILE_N >= CHUNK;  // which stores whole chunks of Y
+constexpr int TOGETHER = 16;              // rows of tiles that are computed together
 static_assert(TILE_K == 128, "a stage is a group");
-
-struct Shared {
-    Input x[STAGES][TILE_M * TILE_K];
-    Input w[STAGES][TILE_N * TILE_K];
-    Output y[CONSUMERS][2][64 * CHUNK];
-    Barrier full[STAGES], empty[STAGES];
-};
-
-// From a stage to the next one, in the units of descriptors.
-constexpr unsigned STAGE_STRIDE_X = sizeof(Shared::x[0]) / 16, STAGE_STRIDE_W = sizeof(Shared::w[0]) / 16;
 
 // The sums of a group, the product of its two scales for each of a thread's two rows, and its stage.
 struct Partial {
@@ -82,37 +69,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 wgmma(int M, int N, int K, const __grid_constant__ TensorMap X, const __grid_constant__ TensorMap W,
       const float* x_scales, const float* w_scales, Output* Y, const __grid_constant__ TensorMap Y_map) {
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
-    const int warpgroup = of_first_lane(threadIdx.x / WARPGROUP);
-    if (threadIdx.x == CONSUMERS * WARPGROUP) {
-        prefetch(X);
-        prefetch(W);
-        prefetch(Y_map);
-        initialize_ring(shared.full, shared.empty, CONSUMERS);
-    }
-    begin_roles<1, THREADS>(warpgroup == CONSUMERS);
-
+    const bool produces = begin_ring(shared, X, W, Y_map);
     const int rows = tiles_along(M, TILE_M), columns = tiles_along(N, TILE_N);
     const int groups = tiles_along(K, TILE_K);
-    Ring<STAGES> ring;
-
-    if (warpgroup == CONSUMERS) {  // the producer
-        if constexpr (GIVES_REGISTERS) shrink_registers<40>();
-        if (threadIdx.x >= CONSUMERS * WARPGROUP + 32 || !elected()) return;
-        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
-            const Place place = grouped(tile, rows, columns, TOGETHER);
-            for (int k = 0; k < groups * TILE_K; k += TILE_K, ring.advance()) {
-                Barrier* full = &shared.full[ring.stage];
-                wait(&shared.empty[ring.stage], ring.phase ^ 1);
-                announce(full, sizeof(shared.x[0]) + sizeof(shared.w[0]));
-                copy_box(shared.x[ring.stage], X, place.row * TILE_M, k, full);
-                copy_box(shared.w[ring.stage], W, place.column * TILE_N, k, full);
-            }
-        }
+    if (produces) {
+        fill_ring<1, TOGETHER>(shared, X, W, rows, columns, groups, N);
         return;
     }
 
     if constexpr (GIVES_REGISTERS) grow_registers<232>();
+    const int warpgroup = of_first_lane(threadIdx.x / WARPGROUP);
     const bool first = threadIdx.x % WARPGROUP == 0;
+    Ring<STAGES> ring;
     const auto x_at_0 = descriptor(shared.x[0] + warpgroup * 64 * TILE_K);
     const auto w_at_0 = descriptor(shared.w[0]);
     for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {

@@ -57,11 +57,8 @@ which lowers the clock.
 #define ROOFLAB_TRANSPOSE_B 0
 
 #include "experts.cuh"
-#include "hopper.cuh"
+#include "tile_ring.cuh"
 
-constexpr int TILE_M = 64 * CONSUMERS;
-constexpr int THREADS = CONSUMERS * WARPGROUP + PRODUCER;
-constexpr bool GIVES_REGISTERS = PRODUCER == WARPGROUP;  // only a whole warpgroup can
 constexpr int SUMS = TILE_N / 2;           // of a thread
 constexpr int CHUNKS = SUMS / CHUNK_SUMS;  // of a consumer's part of Y
 constexpr int FIRST_STORE = 4;             // the step of the next tile in which the first two are stored
@@ -69,16 +66,6 @@ constexpr int LAST_STORE = FIRST_STORE + (CHUNKS / 2 - 1) * 4 + 2;  // of the se
 constexpr int GROUP = 16;  // rows of tiles that are computed together
 
 using Tiles = ExpertTiles<TILE_M, TILE_N>;
-
-struct Shared {
-    Input x[STAGES][TILE_M * TILE_K];
-    Input w[STAGES][TILE_N * TILE_K];
-    Output y[CONSUMERS][2][64 * CHUNK];
-    Barrier full[STAGES], empty[STAGES];
-};
-
-// From a stage to the next one, in the units of descriptors.
-constexpr unsigned STAGE_STRIDE_X = sizeof(Shared::x[0]) / 16, STAGE_STRIDE_W = sizeof(Shared::w[0]) / 16;
 
 // A consumer's part of Y, packed, and its place. Rows from `end` on are another expert's.
 struct Kept {

@@ -45,72 +45,37 @@ of weights.
 #define ROOFLAB_TRANSPOSE_A 0  // rows of X and of W lie along K
 #define ROOFLAB_TRANSPOSE_B 1
 
-#include "hopper.cuh"
 #include "linear.cuh"
+#include "tile_ring.cuh"
 
-constexpr int TILE_M = 64 * CONSUMERS, COLUMNS = TILE_N / WEIGHTS;  // of Y
-constexpr int THREADS = CONSUMERS * WARPGROUP + PRODUCER;
-constexpr bool GIVES_REGISTERS = PRODUCER == WARPGROUP;      // only a whole warpgroup can
-constexpr int SUMS = TILE_N / 2, RESULTS = SUMS / WEIGHTS;   // of a thread
-constexpr int CHUNKS = RESULTS / CHUNK_SUMS;                 // of a consumer's part of Y
-constexpr int FIRST_STORE = 4;                               // the step of the next tile in which one is stored
+constexpr int COLUMNS = TILE_N / WEIGHTS;                   // of Y
+constexpr int SUMS = TILE_N / 2, RESULTS = SUMS / WEIGHTS;  // of a thread
+constexpr int CHUNKS = RESULTS / CHUNK_SUMS;                // of a consumer's part of Y
+constexpr int FIRST_STORE = 4;                              // the step of the next tile in which one is stored
 constexpr int LAST_STORE = FIRST_STORE + 2 * (CHUNKS - 1) + 2 * (CONSUMERS - 1);
-constexpr int TOGETHER = 16;                                 // rows of tiles that are computed together
-
-struct Shared {
-    Input x[STAGES][TILE_M * TILE_K];
-    Input w[STAGES][TILE_N * TILE_K];
-    Output y[CONSUMERS][2][64 * CHUNK];
-    Barrier full[STAGES], empty[STAGES];
-};
-
-// From a stage to the next one, in the units of descriptors.
-constexpr unsigned STAGE_STRIDE_X = sizeof(Shared::x[0]) / 16, STAGE_STRIDE_W = sizeof(Shared::w[0]) / 16;
+constexpr int TOGETHER = 16;                                // rows of tiles that are computed together
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 wgmma(int M, int N, int K, const __grid_constant__ TensorMap X, const __grid_constant__ TensorMap W,
       LINEAR_BIAS const __grid_constant__ TensorMap Y) {
     Shared& shared = reinterpret_cast<Shared&>(*dynamic_shared_tiles());
-    const int warpgroup = of_first_lane(threadIdx.x / WARPGROUP);
-    if (threadIdx.x == CONSUMERS * WARPGROUP) {
-        prefetch(X);
-        prefetch(W);
-        prefetch(Y);
-        initialize_ring(shared.full, shared.empty, CONSUMERS);
-    }
-    begin_roles<1, THREADS>(warpgroup == CONSUMERS);
-
+    const bool produces = begin_ring(shared, X, W, Y);
     const int rows = tiles_along(M, TILE_M), columns = tiles_along(N, COLUMNS);
     const int steps = tiles_along(K, TILE_K);
-    Ring<STAGES> ring;
-
-    if (warpgroup == CONSUMERS) {  // the producer
-        if constexpr (GIVES_REGISTERS) shrink_registers<40>();
-        if (threadIdx.x >= CONSUMERS * WARPGROUP + 32 || !elected()) return;
-        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
-            const Place place = grouped(tile, rows, columns, TOGETHER);
-            const int row = place.row * TILE_M, column = place.column * COLUMNS;
-            for (int k = 0; k < steps * TILE_K; k += TILE_K, ring.advance()) {
-                Barrier* full = &shared.full[ring.stage];
-                wait(&shared.empty[ring.stage], ring.phase ^ 1);
-                announce(full, sizeof(shared.x[0]) + sizeof(shared.w[0]));
-                copy_box(shared.x[ring.stage], X, row, k, full);
-#pragma unroll
-                for (int i = 0; i < WEIGHTS; ++i) {
-                    copy_box(shared.w[ring.stage] + i * COLUMNS * TILE_K, W, i * N + column, k, full);
-                }
-            }
-        }
+    if (produces) {
+        fill_ring<WEIGHTS, TOGETHER>(shared, X, W, rows, columns, steps, N);
         return;
     }
 
     if constexpr (GIVES_REGISTERS) grow_registers<232>();
+    const int warpgroup = of_first_lane(threadIdx.x / WARPGROUP);
     const bool first = threadIdx.x % WARPGROUP == 0;
     const auto x_at_0 = descriptor(shared.x[0] + warpgroup * 64 * TILE_K);
     const auto w_at_0 = descriptor(shared.w[0]);
     Word kept[CHUNKS * CHUNK_WORDS];  // this consumer's part of Y, packed, of the tile before
     int kept_row = 0, kept_column = 0;
     bool keeps = false;
+    Ring<STAGES> ring;
     const auto store = [&](int chunk) {
         store_packed(kept + chunk * CHUNK_WORDS, 1, chunk, two_buffers(shared.y[warpgroup]), Y, kept_row,
                      kept_column);
@@ -142,12 +107,13 @@ wgmma(int M, int N, int K, const __grid_constant__ TensorMap X, const __grid_con
         kept_column = place.column * COLUMNS;
         wait_for_products<0>();
         if (first) arrive(&shared.empty[before]);
+        const float* const others = sums + (WEIGHTS - 1) * RESULTS;
 #pragma unroll
-        for (int i = 0; i < RESULTS; ++i) {
-            const int column = kept_column + column_in_eight() + i / 4 * 8 + i % 2;
-            sums[i] = finish(sums[i], sums[(WEIGHTS - 1) * RESULTS + i], bias, min(column, N - 1));
+        for (int i = 0; i < RESULTS; i += 2) {
+            const int column = min(kept_column + column_in_eight() + i / 4 * 8, N - 2);
+            kept[i / 2] = pack(finish(sums[i], others[i], bias, column),
+                               finish(sums[i + 1], others[i + 1], bias, column + 1));
         }
-        pack_chunks(sums, kept, CHUNKS);
         keeps = true;
         if (steps <= LAST_STORE) store_all();
     }

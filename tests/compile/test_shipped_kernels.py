@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from rooflab.kernels.cutlass import proposals
 from rooflab.model.problem import Problem
 from rooflab.workloads import build, find
 from rooflab.workloads.gemm import Gemm
+from rooflab.workloads.linear import EPILOGUES, Linear
 
 ARCHS = {"8.0": "sm_80", "9.0": "sm_90a", "12.0": "sm_120"}
 FILES = {
@@ -143,9 +145,12 @@ def test_no_variant_of_a_champion_spills(name: str, precision: str) -> None:
     """
     file = FILES[name]
     problem = problems(file, precision)[0]
+    tried: list[Problem] = [problem]
     if isinstance(problem, Gemm):
-        problem = replace(problem, beta=1.0)
-    for choice in file.header.all_variants:
+        tried = [replace(problem, beta=1.0)]
+    if isinstance(problem, Linear):
+        tried = [replace(problem, epilogue=one) for one in EPILOGUES]
+    for problem, choice in product(tried, file.header.all_variants):
         compiled = file.compile(problem, choice, "sm_90a")
         check(compiled)
         assert compiled.spill_bytes == 0
