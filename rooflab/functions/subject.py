@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from math import ceil, inf, nan
 from statistics import median
 from time import perf_counter
@@ -250,29 +251,33 @@ class Called(Subject):
         return told(OTHER, verdict.reason) or self._keeps_results(launch_us)
 
     def _keeps_results(self, launch_us: float) -> str:
-        """Whether calls are much faster on inputs that they have had before."""
-        slower, seed = inf, self._draw.getrandbits(32)
+        """Whether calls are much faster on inputs that they have had just before."""
+        slower = inf
         count = max(1, min(SEVERAL, int(LONG_US / launch_us)))
         for _ in range(CONFIRMED):
-            known_us = self._renewed_us(lambda: random.Random(seed), count)
-            new_us = self._renewed_us(lambda: self._draw, count)
-            if sorted(new_us)[count // 4] < KEPT * median(known_us) + KEPT_US:
+            times = self._known_and_new_us(count)
+            if sorted(new - KEPT * known for known, new in times)[count // 4] < KEPT_US:
                 return ""
-            slower = min(slower, median(new_us) / median(known_us))
+            slower = min(slower, median(new / known for known, new in times))
         return f"{slower:.3g} times as slow on inputs that it has not had before"
 
-    def _renewed_us(self, draw: Callable[[], random.Random], count: int) -> list[float]:
-        """Times of calls, each on inputs that were written just before, and dropped from caches."""
+    def _known_and_new_us(self, count: int) -> list[tuple[float, float]]:
+        """Times of pairs of calls, on the inputs of the call before and on inputs of their own.
+
+        They alternate, so that other work on the machine slows both. All inputs are written just
+        before the call, and dropped from caches.
+        """
+        known = self._draw.getrandbits(32)
+        draws = cycle([partial(random.Random, known)] * 2 + [lambda: self._draw])
 
         def renew() -> None:
             assert self._others
-            self._arguments[0] = self._others.put(self._arguments[0], draw())
+            self._arguments[0] = self._others.put(self._arguments[0], next(draws)())
             if self.flush:
                 self.flush()
 
-        renew()
-        self.launches[0]()  # the numbers of the first seed are known from here on
-        return self._device.time([self.launches[0]] * count, renew).times_us
+        times_us = self._device.time([self.launches[0]] * (3 * count), renew).times_us
+        return list(zip(times_us[1::3], times_us[2::3], strict=True))
 
     def _judged(self) -> Accuracy:
         """The result that was kept, for arguments that are as they were."""

@@ -39,6 +39,7 @@ from rooflab.measure.settings import Own, Settings
 from rooflab.measure.statistics import Summary, outliers, summarize
 from rooflab.measure.streaming import Streamed
 from rooflab.measure.subject import LATER, Runner, Subject, told
+from rooflab.measure.verify import CONFIRMED
 from rooflab.model.measurement import BATCH_TIMED, CONTENDED
 from rooflab.model.problem import FromHost, OnGpus, Problem
 from rooflab.model.timeline import Span
@@ -449,12 +450,8 @@ class Protocol:
 
     def _mark(self, subject: Subject) -> None:
         """How many of the launches fit into a queue; those that block the host are not gated."""
-        started = perf_counter()
-        subject.launch()
-        host_us = (perf_counter() - started) * MICROSECONDS
-        self.device.synchronize()
-        launch_us = max((perf_counter() - started) * MICROSECONDS, MINIMUM_US)
-        depth = queue_depth(self.device, subject.launch, launch_us, host_us)
+        launch_us, host_us = min(self._host_times(subject.launch) for _ in range(CONFIRMED))
+        depth = queue_depth(self.device, subject.launch, max(launch_us, MINIMUM_US), host_us)
         subject.launches = [
             replace(MarkedLaunch.of(one), depth=max(1, depth), gated=depth > 0)
             for one in subject.launches
@@ -462,10 +459,16 @@ class Protocol:
 
     def _host_us(self, launch: Launch) -> float:
         """A launch by the host's clock: the first one loads code, which could wait for a gate."""
+        return self._host_times(launch)[0]
+
+    def _host_times(self, launch: Launch) -> tuple[float, float]:
+        """How long a launch takes by the host's clock, and how long the host is busy with it."""
         started = perf_counter()
         launch()
+        launched = perf_counter()
         self.device.synchronize()
-        return (perf_counter() - started) * MICROSECONDS
+        ended = perf_counter()
+        return (ended - started) * MICROSECONDS, (launched - started) * MICROSECONDS
 
     # Timing -------------------------------------------------------------------------------------
 

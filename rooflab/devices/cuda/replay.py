@@ -200,7 +200,6 @@ class Replay:
         except BaseException:
             self._unsubscribe()
             raise
-        self._since = perf_counter()
         return self
 
     def _begin(self) -> None:
@@ -218,6 +217,7 @@ class Replay:
                 after()
                 raise
             self._held_s = None
+        self._since = perf_counter()  # while the lock is held: launches that waited need it
 
     def __exit__(self, *error: object) -> None:
         self._ended = True

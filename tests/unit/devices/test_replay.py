@@ -556,6 +556,22 @@ class Lock:
         self.release()
 
 
+def test_a_launch_at_once_is_counted(process: Process) -> None:
+    """It has waited for the lock, and the thread that counts does not go on before it."""
+
+    class Late(Lock):
+        def __exit__(self, *error: object) -> None:
+            super().__exit__()
+            process.launch()
+
+    replay = process.replay()
+    replay._lock = Late()  # type: ignore[assignment]
+    replay.__enter__()
+    replay._lock = Lock()  # type: ignore[assignment]
+    replay.__exit__()
+    assert indices(replay) == [("k", 0)] and not replay.reasons
+
+
 @pytest.mark.parametrize("name", [b"wanted", b"not"])
 def test_no_launch_begins_while_one_is_counted(
     process: Process, other: ThreadPoolExecutor, name: bytes
@@ -620,6 +636,7 @@ class Between:
         self.log = process.counters.log
         self.waits = threading.Event()
         monkeypatch.setattr(module, "synchronize", self.synchronize)
+        monkeypatch.setattr(module, "QUEUE_S", 600.0)  # a busy machine's pauses do not end it
         self.fails: Exception | None = None
 
     def synchronize(self) -> None:
