@@ -13,6 +13,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numpy.lib.array_utils import byte_bounds
 
@@ -36,9 +37,19 @@ def _call(name: str, takes_pointer: bool) -> Any:
     return code
 
 
+def _compiles_for(feature: str) -> bool:
+    """Whether Numba compiles for a processor that has a feature, by LLVM's name."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return f"+{feature}" in features.split(",")
+
+
+# Lines that need not wait for each other are dropped up to 60 times as fast.
+EVICTS: Final = "clflushopt" if _compiles_for("clflushopt") else "sse2.clflush"
+
+
 @intrinsic  # type: ignore[misc, unused-ignore]
 def _flush(typing_context: Any, address: Any) -> Any:
-    return types.void(types.uintp), _call("llvm.x86.sse2.clflush", True)
+    return types.void(types.uintp), _call(f"llvm.x86.{EVICTS}", True)
 
 
 @intrinsic  # type: ignore[misc, unused-ignore]
