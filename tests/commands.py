@@ -9,13 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import typer
 
 from rooflab import api, figures
 from rooflab.cli import main
@@ -42,17 +40,12 @@ def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(figures, "draw_all", lambda run, style="default": [])
 
 
-_made = cache(typer.main.get_command)
-"""A process has one command line; to make it for each of a test's takes as long as most tests."""
-
-
 @pytest.fixture
 def rooflab(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Rooflab:
     """Runs a command line; returns exit code, stdout, stderr, without trailing blanks.
 
     ``sweep`` runs on the exact device, unless a device is named.
     """
-    monkeypatch.setattr(typer.main, "get_command", _made)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         words = [str(argument) for argument in arguments]

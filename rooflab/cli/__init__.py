@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+from copy import copy
+from functools import cache
 from importlib import import_module
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -71,20 +73,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> int:
     from rooflab.cli import console
 
-    # Importing adds commands, in this order.
-    for module in (
-        "cli.sweep",
-        "cli.bench",
-        "cli.profile",
-        "fleet.commands",
-        "cli.runs",
-        "cli.check",
-        "cli.judge",
-        "cli.model",
-        "cli.machine",
-    ):
-        import_module(f"rooflab.{module}")
-    command = typer.main.get_command(app)
+    command = _command(next((word for word in arguments if not word.startswith("-")), ""))
     try:
         code = command.main(arguments, prog_name="rooflab", standalone_mode=False)
     except Exception as error:
@@ -101,6 +90,54 @@ def _run(arguments: list[str]) -> int:
         console.fail(f"{text}{where}")
         return 2
     return code if isinstance(code, int) else 0
+
+
+@cache
+def _command(asked: str) -> Any:
+    """The command line, of which only the command that is asked for has its options.
+
+    To make those of all takes longer than to show what there is.
+    """
+    # Importing adds commands, in this order.
+    for module in (
+        "cli.sweep",
+        "cli.bench",
+        "cli.profile",
+        "fleet.commands",
+        "cli.runs",
+        "cli.check",
+        "cli.judge",
+        "cli.model",
+        "cli.machine",
+    ):
+        import_module(f"rooflab.{module}")
+    return typer.main.get_command(_with_options_of(asked, app))
+
+
+def _with_options_of(asked: str, every: typer.Typer) -> typer.Typer:
+    """These commands, each but one without options."""
+    shown = copy(every)
+    shown.registered_commands = [_shown(one, asked) for one in every.registered_commands]
+    shown.registered_groups = [copy(one) for one in every.registered_groups]
+    for group in shown.registered_groups:
+        if group.name != asked and group.typer_instance:
+            group.typer_instance = _with_options_of("", group.typer_instance)
+    return shown
+
+
+def _shown(one: typer.models.CommandInfo, asked: str) -> typer.models.CommandInfo:
+    callback = one.callback
+    assert callback
+    name = one.name or callback.__name__
+    if name == asked:
+        return one
+
+    def nothing() -> None: ...
+
+    nothing.__doc__ = callback.__doc__
+    without = copy(one)
+    without.name, without.callback = name, nothing
+    return without
 
 
 def _version(wanted: bool) -> None:

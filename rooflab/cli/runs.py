@@ -19,7 +19,6 @@ from rich.text import Text
 from rooflab.cli import app, console
 from rooflab.cli.shared_options import RESULTS, OutFile, RunPath, including, keyword
 from rooflab.errors import RooflabError, UsageError
-from rooflab.figures.kinds import FIGURES
 from rooflab.files import unwritable
 from rooflab.options import listed
 
@@ -107,6 +106,7 @@ def print_program(run: RunData) -> None:
 
 def _print_charts(run: RunData) -> None:
     """The roofline of each precision, in characters that the terminal has."""
+    from rooflab.figures.kinds import FIGURES
     from rooflab.figures.selection import Wanted
     from rooflab.figures.text import chart
 
@@ -182,6 +182,8 @@ def counters(
 
 def _figures() -> Iterator[inspect.Parameter]:
     """The options that choose a figure."""
+    from rooflab.figures.kinds import FIGURES
+
     for kind in FIGURES.values():
         if kind.option:
             flag, metavar = f"--{kind.option.replace('_', '-')}", kind.metavar or None
@@ -191,7 +193,7 @@ def _figures() -> Iterator[inspect.Parameter]:
 
 
 @app.command()
-@including([*_figures()])
+@including(_figures)
 def plot(
     *,
     paths: Annotated[

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,51 +24,75 @@ RunPath = Annotated[
 OutFile = Annotated[str, typer.Option("--out", "-o", help="Output file; - is stdout.")]
 
 
-def including(
-    added: Sequence[inspect.Parameter], made: Callable[[dict[str, Any]], Any] = dict
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for commands: adds options, and passes ``made`` of those that are given.
+Added = Callable[[], Iterable[inspect.Parameter]]
 
-    It is passed as ``chosen``. Typer reads the signature that it sets.
+
+class Including:
+    """A command with more options, which are made when Typer reads its signature.
+
+    It is called with all values; ``made`` of those that are given is the function's ``chosen``.
     """
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        def command(**values: Any) -> None:
-            options = {one.name: values.pop(one.name) for one in added}
-            given = {name: value for name, value in options.items() if value not in (None, [])}
-            function(**values, chosen=made(given))
+    def __init__(
+        self, function: Callable[..., None], added: Added, made: Callable[[dict[str, Any]], Any]
+    ) -> None:
+        self._function, self._more, self._made = function, added, made
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
 
-        signature = inspect.signature(function, eval_str=True)
+    def __call__(self, **values: Any) -> None:
+        """Run the command with the values of all its options."""
+        options = {one.name: values.pop(one.name) for one in self._added}
+        given = {name: value for name, value in options.items() if value not in (None, [])}
+        self._function(**values, chosen=self._made(given))
+
+    @cached_property
+    def _added(self) -> list[inspect.Parameter]:
+        return list(self._more())
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        signature = inspect.signature(self._function, eval_str=True)
         own = [one for one in signature.parameters.values() if one.name != "chosen"]
-        every = sorted([*added, *own], key=lambda one: one.kind)
-        command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in (*added, *own)}
-        command.__doc__, command.__name__ = function.__doc__, function.__name__
-        return command
+        every = sorted([*self._added, *own], key=lambda one: one.kind)
+        return signature.replace(parameters=every)
 
-    return decorate
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {one.name: one.annotation for one in self.__signature__.parameters.values()}
 
 
-def takes_a_sweep(function: Callable[..., None]) -> Callable[..., None]:
+def including(
+    added: Added, made: Callable[[dict[str, Any]], Any] = dict
+) -> Callable[[Callable[..., None]], Including]:
+    """A decorator for commands: adds options, and passes ``made`` of those that are given."""
+    return lambda function: Including(function, added, made)
+
+
+def takes_a_sweep(function: Callable[..., None]) -> Including:
     """A decorator for commands: adds every option of a sweep, passed as ``chosen``."""
-    added = [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()]
-    return including(added, lambda given: _chosen(given.pop("workload", None), given))(function)
+    return Including(
+        function,
+        lambda: [_WORKLOAD, *map(_argument, OPTIONS.values()), *_of_workloads()],
+        lambda given: _chosen(given.pop("workload", None), given),
+    )
 
 
 PROBLEMS: Final = ("sizes", "shapes", "precisions", "parameters", "threads")
 """Options of a sweep that say what is computed."""
 
 
-def takes_problems(function: Callable[..., None]) -> Callable[..., None]:
+def takes_problems(function: Callable[..., None]) -> Including:
     """A decorator for commands: adds the options that choose problems, passed as ``chosen``."""
     workload = keyword(
         "workload",
         DEFAULT,
         Annotated[str, typer.Option("--workload", "-w", help="List: rooflab workloads.")],
     )
-    added = [workload, *(_argument(OPTIONS[name]) for name in PROBLEMS), *_of_workloads()]
-
-    return including(added, lambda given: Chosen(given.pop("workload"), "", given))(function)
+    return Including(
+        function,
+        lambda: [workload, *(_argument(OPTIONS[name]) for name in PROBLEMS), *_of_workloads()],
+        lambda given: Chosen(given.pop("workload"), "", given),
+    )
 
 
 def _argument(one: Option) -> inspect.Parameter:

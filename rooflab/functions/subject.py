@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import cycle
 from math import ceil, inf, nan
 from statistics import median
@@ -95,6 +95,10 @@ class Called(Subject):
         possible = min(wanted, self._device.free_bytes() // 4 // each, MAX_COPIES)
         return wanted if possible >= wanted else 1
 
+    @cached_property
+    def _flush_all(self) -> Launch:
+        return flusher(self._device)
+
     def _flush(self) -> Launch:
         """What makes caches cold: the arguments are dropped from them, or everything is."""
         given = self._arguments[0].leaves
@@ -103,7 +107,7 @@ class Called(Subject):
             import numpy
 
             return self._device.evictor([numpy.asarray(one) for one in every])
-        return flusher(self._device)
+        return self._flush_all
 
     def _launch(self, place: int) -> Launch:
         function, given = self._function, self._arguments
@@ -236,7 +240,7 @@ class Called(Subject):
         for place in {(self.turn + i) % len(self.launches) for i in range(count)}:
             self._arguments[place] = self._others.put(self._arguments[place], self._draw)
         if self.rotates:
-            flusher(self._device)()  # what was written last is in the cache
+            self._flush_all()  # what was written last is in the cache
         watch = Watch(partial(self._others.renew, self._arguments[0], self._draw))
         yield watch
         if judge:

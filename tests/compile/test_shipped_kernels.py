@@ -1,6 +1,6 @@
 """Every shipped kernel compiles, on a machine without a GPU.
 
-By default each file that compiles in a moment does so once or twice.
+By default the first and the last file of each folder do so once, of those that take a moment.
 Marked ``slow``: the others, and all precisions, layouts and architectures, and some variants.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 
 import pytest
@@ -122,7 +122,24 @@ def by_default(file: CudaFile) -> tuple[str, str, str]:
     return header.precisions[-1], header.all_variants[0].title, archs(file)[0]
 
 
-@pytest.mark.parametrize("name", QUICK)
+def ends_of_courses() -> list[str]:
+    """The first and the last file of each folder: between them they include what all do."""
+    folders = groupby(QUICK, lambda name: Path(name).parent)
+    return sorted(
+        {name for _, names in folders for some in (list(names),) for name in (some[0], some[-1])}
+    )
+
+
+BY_DEFAULT = ends_of_courses()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *BY_DEFAULT,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in QUICK if one not in BY_DEFAULT),
+    ],
+)
 def test_a_kernel_compiles(name: str) -> None:
     """In its last layout; the slow tests build others."""
     file = QUICK[name]

@@ -247,7 +247,7 @@ def multiplied(values: Any, kind: DataType) -> Any:
 def test_right_kernels_pass(workload: str, precision: str, number: int) -> None:
     """They compute in the accumulate type, and round to the output's."""
     problem = build(workload, precision, SHAPES[workload][number])
-    for seed in range(5):
+    for seed in range(3):
         operands, hard = hardened(problem, seed)
         results = problem.reference(np, Narrow(operands))
         for one in problem.operands:
@@ -257,6 +257,10 @@ def test_right_kernels_pass(workload: str, precision: str, number: int) -> None:
                 assert exact or results[one.name].dtype == kind.storage
                 operands[one.name][...] = encode(np, results[one.name], one.type)
         assert Expected(DEVICE, operands, seed, 2**30, hard).verdict(operands).reason == ""
+
+
+LOOKED_AT = 6
+"""Draws whose parts are looked at one by one."""
 
 
 @pytest.mark.parametrize(("workload", "precision", "number"), CASES)
@@ -270,9 +274,11 @@ def test_parts_are_inside_apart_and_of_every_kind_that_there_is_room_for(
     for seed in range(24):
         hard = list(problem.hard(np, Random(seed)))
         assert hard
+        titles |= {one.title for one in hard}
+        if seed >= LOOKED_AT:
+            continue
         written = {name: np.zeros(shape, int) for name, shape in shapes.items()}
         for one in hard:
-            titles.add(one.title)
             assert set(one.values) <= {name for name, role in roles.items() if role == "in"}
             for name, (part, values) in one.values.items():
                 axes = zip(shapes[name], part, strict=True)

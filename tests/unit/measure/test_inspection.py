@@ -95,7 +95,7 @@ class Lab:
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 @pytest.mark.parametrize("cold", [True, False])
 def test_right_work_passes_every_check(problem: Problem, cold: bool) -> None:
-    for seed in range(4):
+    for seed in range(2):
         lab = Lab(problem, seed, cold=cold)
         launches = lab.launches()
         lab.inspector.poison(0)
