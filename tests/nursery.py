@@ -118,7 +118,7 @@ class Nursery:
         # A test may have changed the environment: where modules are does not depend on it.
         path = json.dumps([str(Path(place).resolve()) for place in sys.path])
         subprocess.run(
-            [sys.executable, "-P", "-c", START, path, str(theirs.fileno())],
+            [sys.executable, "-P", "-u", "-c", START, path, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             check=True,
         )
