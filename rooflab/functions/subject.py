@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import cycle
 from math import ceil, inf, nan
 from statistics import median
 from time import perf_counter
@@ -37,6 +36,10 @@ ELSEWHERE: Final = 1.3
 ELSEWHERE_US: Final = 50.0
 TOGETHER_US: Final = 2000.0
 """So much later calls on another stream end than events say; together they last so long."""
+
+TIMES_KNOWN: Final = 4
+"""Calls in a row on the same inputs, fewer if they take long; the last is compared with one on
+others."""
 
 KEPT: Final = 2.0
 KEPT_US: Final = 20.0
@@ -257,31 +260,32 @@ class Called(Subject):
     def _keeps_results(self, launch_us: float) -> str:
         """Whether calls are much faster on inputs that they have had just before."""
         slower = inf
-        count = max(1, min(SEVERAL, int(LONG_US / launch_us)))
+        count = max(1, min(SEVERAL, int(LONG_US / launch_us)) // 2)
         for _ in range(CONFIRMED):
-            times = self._known_and_new_us(count)
-            if sorted(new - KEPT * known for known, new in times)[count // 4] < KEPT_US:
+            pairs = [self._known_and_new_us(min(TIMES_KNOWN, count + 1)) for _ in range(count)]
+            if sorted(new - KEPT * known for known, new in pairs)[count // 4] < KEPT_US:
                 return ""
-            slower = min(slower, median(new / known for known, new in times))
+            slower = min(slower, median(new / known for known, new in pairs))
         return f"{slower:.3g} times as slow on inputs that it has not had before"
 
-    def _known_and_new_us(self, count: int) -> list[tuple[float, float]]:
-        """Times of pairs of calls, on the inputs of the call before and on inputs of their own.
+    def _known_and_new_us(self, times_known: int) -> tuple[float, float]:
+        """Times of a call on inputs that it has had just before, and of the next, on other ones.
 
-        They alternate, so that other work on the machine slows both. All inputs are written just
-        before the call, and dropped from caches.
+        So other work on the machine slows both. All inputs are written just before the call, and
+        dropped from caches.
         """
         known = self._draw.getrandbits(32)
-        draws = cycle([partial(random.Random, known)] * 2 + [lambda: self._draw])
+        draws = iter([random.Random(known) for _ in range(times_known)] + [self._draw])
 
         def renew() -> None:
             assert self._others
-            self._arguments[0] = self._others.put(self._arguments[0], next(draws)())
+            self._arguments[0] = self._others.put(self._arguments[0], next(draws))
             if self.flush:
                 self.flush()
 
-        times_us = self._device.time([self.launches[0]] * (3 * count), renew).times_us
-        return list(zip(times_us[1::3], times_us[2::3], strict=True))
+        calls = [self.launches[0]] * (times_known + 1)
+        *_, known_us, new_us = self._device.time(calls, renew).times_us
+        return known_us, new_us
 
     def _judged(self) -> Accuracy:
         """The result that was kept, for arguments that are as they were."""

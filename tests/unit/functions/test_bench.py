@@ -573,6 +573,21 @@ def first_only() -> Callable[..., Array]:
     return cheat
 
 
+def when_it_is_sure() -> Callable[..., Array]:
+    """It keeps what it is asked for three times in a row."""
+    last: list[Any] = [None, 0, None]
+
+    def cheat(a: Array, b: Array) -> Array:
+        content = a.tobytes() + b.tobytes()
+        last[1] = last[1] + 1 if last[0] == content else 0
+        last[0] = content
+        if last[1] < 2:
+            last[2] = a @ b
+        return last[2].copy()
+
+    return cheat
+
+
 class Lazy(np.ndarray):
     """It computes when it is looked at."""
 
@@ -607,6 +622,7 @@ CHEATS: dict[str, tuple[Callable[..., Any], str]] = {
     "by_pointer": (by_pointer(), "wrong|not had before"),
     "by_content": (by_content(), "wrong|not had before"),
     "first_only": (first_only(), "wrong|not had before"),
+    "when_it_is_sure": (when_it_is_sure(), "wrong|not had before"),
     "lazy_array": (lazy_array, "differs from numpy"),
     "lazy_dict": (lambda a, b: LazyDict(a=a, b=b), "returns 2 arrays|differs"),
     "half": (half, "differs from numpy"),
