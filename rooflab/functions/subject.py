@@ -38,8 +38,7 @@ TOGETHER_US: Final = 2000.0
 """So much later calls on another stream end than events say; together they last so long."""
 
 TIMES_KNOWN: Final = 4
-"""Calls in a row on the same inputs, fewer if they take long; the last is compared with one on
-others."""
+"""Calls in a row on the same inputs, fewer if they take long."""
 
 KEPT: Final = 2.0
 KEPT_US: Final = 20.0
@@ -260,16 +259,18 @@ class Called(Subject):
     def _keeps_results(self, launch_us: float) -> str:
         """Whether calls are much faster on inputs that they have had just before."""
         slower = inf
-        count = max(1, min(SEVERAL, int(LONG_US / launch_us)) // 2)
+        count = max(1, min(SEVERAL, int(LONG_US / launch_us) // TIMES_KNOWN))
         for _ in range(CONFIRMED):
-            pairs = [self._known_and_new_us(min(TIMES_KNOWN, count + 1)) for _ in range(count)]
-            if sorted(new - KEPT * known for known, new in pairs)[count // 4] < KEPT_US:
+            times_us = [self._known_and_new_us(min(TIMES_KNOWN, count + 1)) for _ in range(count)]
+            known_us = median(one for known, _ in times_us for one in known)
+            new_us = sorted(new for _, new in times_us)
+            if new_us[count // 4] < KEPT * known_us + KEPT_US:
                 return ""
-            slower = min(slower, median(new / known for known, new in pairs))
+            slower = min(slower, median(new_us) / known_us)
         return f"{slower:.3g} times as slow on inputs that it has not had before"
 
-    def _known_and_new_us(self, times_known: int) -> tuple[float, float]:
-        """Times of a call on inputs that it has had just before, and of the next, on other ones.
+    def _known_and_new_us(self, times_known: int) -> tuple[list[float], float]:
+        """Times of calls on inputs that it has had just before, and of the next, on other ones.
 
         So other work on the machine slows both. All inputs are written just before the call, and
         dropped from caches.
@@ -284,7 +285,7 @@ class Called(Subject):
                 self.flush()
 
         calls = [self.launches[0]] * (times_known + 1)
-        *_, known_us, new_us = self._device.time(calls, renew).times_us
+        _, *known_us, new_us = self._device.time(calls, renew).times_us
         return known_us, new_us
 
     def _judged(self) -> Accuracy:
