@@ -41,7 +41,7 @@ def pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def rooflab(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Rooflab:
+def rooflab(capsys: pytest.CaptureFixture[str]) -> Rooflab:
     """Runs a command line; returns exit code, stdout, stderr, without trailing blanks.
 
     ``sweep`` runs on the exact device, unless a device is named.

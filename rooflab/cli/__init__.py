@@ -128,7 +128,7 @@ def _with_options_of(asked: str, every: typer.Typer) -> typer.Typer:
 def _shown(one: typer.models.CommandInfo, asked: str) -> typer.models.CommandInfo:
     callback = one.callback
     assert callback
-    name = one.name or callback.__name__
+    name = one.name or typer.main.get_command_name(callback.__name__)
     if name == asked:
         return one
 

@@ -101,7 +101,7 @@ def compiled(
 
 @cache
 def standard(sanitizer: str) -> TemporaryDirectory[str]:
-    """A folder with the compiled headers of C++: a third of what most programs take."""
+    """A folder with the compiled headers of C++, which all programs include."""
     folder = TemporaryDirectory()
     command = ["g++", *HOW, f"-fsanitize={sanitizer}", "-x", "c++-header"]
     subprocess.run(
