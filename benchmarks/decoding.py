@@ -1,6 +1,6 @@
 """What ``rooflab model`` predicts of a stack of kernels, against the model run by transformers.
 
-    python benchmarks/decoding.py [MODEL] [--batch 1,8,64] [--out results]
+    python benchmarks/decoding.py [MODEL] [--batch 1,8,64] [--operators RUN RUN] [--out results]
 
 MODEL is one of configs/models/; the report of any but llama-3.1-8b has its name. Each operator of a
 prefill and of a decode step is swept with PyTorch's eager kernels and cuBLAS, those that read what
@@ -59,16 +59,14 @@ def main() -> int:
     options = argparse.ArgumentParser()
     options.add_argument("model", nargs="?", default=DENSE)
     options.add_argument("--batch", default="1,8,64")
+    options.add_argument("--operators", type=Path, nargs="+", default=[])
     options.add_argument("--out", type=Path, default=Path("results"))
     given = options.parse_args()
     batches = [int(one) for one in given.batch.split(",")]
     about = describe(open_gpu())
     measured = program(given.model, batches)
     given.out.mkdir(parents=True, exist_ok=True)
-    found = operators_of(given.model, batches)
-    runs = [
-        swept([one for one in found if warm(one) == cached], cached, given.out) for cached in CACHES
-    ]
+    runs = given.operators or swept_operators(given.model, batches, given.out)
     steps = predicted(given.model, given.batch, runs)
     limit = LIMIT_OF_EXPERTS_PERCENT if read(given.model).experts else LIMIT_PERCENT
     rows = [compared(step, measured, limit) for step in steps]
@@ -90,6 +88,12 @@ def program(model: str, batches: list[int]) -> dict[tuple[str, int], float]:
     for batch, prefill, decode in LINE.findall(said):
         found |= {("prefill", int(batch)): float(prefill), ("decode", int(batch)): float(decode)}
     return found
+
+
+def swept_operators(model: str, batches: list[int], out: Path) -> list[Path]:
+    """The folders of the runs, of a cold and of a warm cache."""
+    found = operators_of(model, batches)
+    return [swept([one for one in found if warm(one) == cached], cached, out) for cached in CACHES]
 
 
 def swept(problems: list[Problem], cached: bool, out: Path) -> Path:
