@@ -114,7 +114,7 @@ __device__ inline Eight load_eight(const Input* from) {
 }
 
 // Those of a row in shared memory, where TMA has put them.
-__device__ inline Eight eight_of(const Rows& rows, int row, int chunk) {
+__device__ inline Eight eight_of(const Rows& rows, unsigned row, unsigned chunk) {
     return load_eight(rows[chunk / 8] + row * TILE_K + (chunk % 8 ^ row % 8) * 8);
 }
 
@@ -125,23 +125,34 @@ __device__ inline float dot(const Eight& a, const Eight& b) {
     return sum;
 }
 
-// By HELPERS threads of a block of keys: lse and D of the queries of each tile. Four lanes have a row.
+// By HELPERS threads of a block of keys: lse and D of the queries of each tile. Four lanes sum the same rows, and each
+// of the first ones saves one. All rows of a lane are read at once.
 __device__ inline void save(Shared& shared, const Way<true>& walk, const Accumulate* lse) {
-    const int helper = threadIdx.x % WARPGROUP - 32, lane = helper % 4;
+    constexpr int AT_ONCE = HELPERS / 4, TURNS = (COLUMNS + AT_ONCE - 1) / AT_ONCE;
+    static_assert(TURNS <= 4 && COLUMNS % 8 == 0, "a lane saves one row at most, and a warp has eight at once");
+    const unsigned first = (threadIdx.x % WARPGROUP - 32) / 4, lane = threadIdx.x % 4;
+    const int own = first + lane * AT_ONCE, exist = own < COLUMNS ? walk.of.rows - own : 0;
+    lse += walk.of.first_query + own;
     Ring<STAGES> ring;
     for (int start = walk.from(0); start < walk.end; start = walk.from(start + COLUMNS), ring.advance()) {
         const Rows(&tiles)[3] = shared.tiles[ring.stage];
+        const float of_own = start < exist ? lse[start] : 0;
+        float sums[TURNS] = {};
         wait(&shared.full[ring.stage], ring.phase);
-        for (int row = helper / 4; row < COLUMNS; row += HELPERS / 4) {
-            float sum = 0;
-            for (int chunk = lane; chunk < HEAD_SIZE / 8; chunk += 4) {
-                sum += dot(eight_of(tiles[1], row, chunk), eight_of(tiles[2], row, chunk));
+#pragma unroll
+        for (int i = 0; i < HEAD_SIZE / 32; ++i) {
+#pragma unroll
+            for (int turn = 0; turn < TURNS; ++turn) {
+                const unsigned row = first + turn * AT_ONCE, chunk = lane + 4 * i;
+                if ((turn + 1) * AT_ONCE > COLUMNS && row >= COLUMNS) continue;  // all rows of its warp
+                sums[turn] += dot(eight_of(tiles[1], row, chunk), eight_of(tiles[2], row, chunk));
             }
-            sum = sum_of_four(sum);
-            if (lane > 0) continue;
-            const bool inside = start + row < walk.of.rows;
-            shared.lse[ring.stage][row] = inside ? lse[walk.of.first_query + start + row] : 0;
-            shared.along[ring.stage][row] = sum;
+        }
+        if (own < COLUMNS) shared.lse[ring.stage][own] = of_own;
+#pragma unroll
+        for (int turn = 0; turn < TURNS; ++turn) {
+            const float along = sum_of_four(sums[turn]);
+            if (turn == lane && own < COLUMNS) shared.along[ring.stage][own] = along;
         }
         publish_to_tma();  // these reads come before the next copy
         arrive(&shared.saved[ring.stage]);

@@ -31,8 +31,10 @@ is a stage: TMA fills a ring of them, and four wgmma multiply one. Its sums must
 to those of other groups, so tensor cores cannot go on adding, as in GEMM.
 
   - There are two sets of sums. While one group is multiplied, FP32 units scale the other and add it to the
-    total: 64 multiply-adds of a thread beside 1024 cycles of two warpgroups' products.
-  - Scales are read from global memory when a group begins, and used when it has ended.
+    total: 64 multiply-adds of a thread beside 512 cycles of two warpgroups' products.
+  - Scales are read from global memory two groups ahead: ptxas multiplies them before their group's products, which
+    would wait for memory too. A lane reads one of three, and gets the others from its neighbours. What all lanes
+    read alike ptxas moves to a register of the warp at once, and waits for it.
   - 128 columns are one block of W, so a tile has one scale of W in each group.
 
 Traffic: 128 x 128 reads 256 rows of 128 bytes for a group, a third more for each product than 128 x 256, which
@@ -54,9 +56,10 @@ constexpr bool BY_TMA = TILE_N >= CHUNK;  // which stores whole chunks of Y
 constexpr int TOGETHER = 16;              // rows of tiles that are computed together
 static_assert(TILE_K == 128, "a stage is a group");
 
-// The sums of a group, the product of its two scales for each of a thread's two rows, and its stage.
+// The sums of a group, the product of its two scales for each of a thread's two rows, and its stage. Of the scales
+// of the next group whose sums lie here a lane has one: of four lanes two have those of rows of X, two that of W.
 struct Partial {
-    float sums[SUMS], scale[2];
+    float sums[SUMS], scale[2], ahead;
     int stage;
 };
 
@@ -86,14 +89,18 @@ wgmma(int M, int N, int K, const __grid_constant__ TensorMap X, const __grid_con
     for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
         const Place place = grouped(tile, rows, columns, TOGETHER);
         const int row = place.row * TILE_M + warpgroup * 64, column = place.column * TILE_N;
-        const float* const of_w = w_scales + size_t(column / TILE_K) * groups;
-        const float* of_x[2];
-        for (int i = 0; i < 2; ++i) of_x[i] = x_scales + min(row + row_in_warpgroup() + 8 * i, M - 1);
+        const int lane = threadIdx.x % 4;
+        const float* const scales = lane < 2 ? x_scales + min(row + row_in_warpgroup() + 8 * lane, M - 1)
+                                             : w_scales + size_t(column / TILE_K) * groups;
+        const size_t stride = lane < 2 ? M : 1;
 
         float total[SUMS] = {};
         Partial even, odd;
+        const auto load_scale = [&](Partial& one, int group) { one.ahead = scales[min(group, groups - 1) * stride]; };
         const auto begin = [&](Partial& one, int group) {
-            for (int i = 0; i < 2; ++i) one.scale[i] = of_x[i][size_t(group) * M] * of_w[group];
+            const float of_w = __shfl_sync(0xffffffff, one.ahead, 2, 4);
+            for (int i = 0; i < 2; ++i) one.scale[i] = __shfl_sync(0xffffffff, one.ahead, i, 4) * of_w;
+            load_scale(one, group + 2);
             one.stage = ring.stage;
             wait(&shared.full[ring.stage], ring.phase);
             begin_products();
@@ -106,6 +113,8 @@ wgmma(int M, int N, int K, const __grid_constant__ TensorMap X, const __grid_con
             if (first) arrive(&shared.empty[one.stage]);
             add_scaled(total, one);
         };
+        load_scale(even, 0);
+        load_scale(odd, 1);
         begin(even, 0);
         for (int group = 1;; group += 2) {  // `even` is multiplied, and nothing else
             if (group >= groups) {
