@@ -31,8 +31,7 @@ beside 28 us of its memory at the roof.
 
 Limits: as those of `moments`. FP64 is left out: its weights and biases need too many registers.
 
-Predicted, not measured: 36 us in BF16 at 8192 rows of 4096 on an H200: the 31 us of the fastest streams, and 5 for
-the first and the last rows of all blocks.
+Learned: no faster than `moments`, which waits for memory already (docs/lab/layers.md).
 */
 
 #include "dynamic_shared.cuh"

@@ -99,7 +99,13 @@ class Operator:
 
 
 def warm(work: Problem | Formula) -> bool:
-    """Whether what it reads is still in the last-level cache, as far as it fits."""
+    """Whether what it reads is still in the last-level cache, as far as it fits.
+
+    So are rows that are gathered more often than there are any, such as those of tokens for their
+    experts.
+    """
+    if isinstance(work, Embedding):
+        return work.tokens >= work.words
     return isinstance(work, FRESH)
 
 

@@ -19,11 +19,12 @@ from rooflab.llm.estimate import (
     seconds,
 )
 from rooflab.llm.machine import Machine, of_files
-from rooflab.llm.operators import ModelStep, Phase, operators
+from rooflab.llm.operators import ModelStep, Phase, operators, warm
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads.gemm import Gemm
+from rooflab.workloads.transformer import Embedding
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 LLAMA = read("llama-3.1-8b")
@@ -162,6 +163,13 @@ def test_only_what_was_just_written_is_taken_from_a_warm_cache(h200: Machine) ->
     for each in one.operators:
         measured = each.rows[BEST]
         assert measured is None or (measured.time_us == 100.0) == (each.operator.name in fresh)
+
+
+@pytest.mark.parametrize(("tokens", "words", "expected"), [(8, 1, True), (8, 9, False)])
+def test_rows_that_are_gathered_more_than_once_are_warm(
+    tokens: int, words: int, expected: bool
+) -> None:
+    assert warm(Embedding(tokens=tokens, words=words, columns=64)) is expected
 
 
 def test_each_problem_is_swept_once() -> None:
