@@ -2,10 +2,10 @@
 
 CONFIG is one of configs/models/, of a family that transformers knows; its weights are random, in
 BF16. Prints the time of a prefill, and of a decode step, as one CUDA graph on a GPU.
-Needs transformers. Two parts are replaced, unless ``--attention sdpa`` and ``--experts grouped_mm`` ask
-for those of transformers: its attention makes a mask in a CUDA graph, and for its sake a copy of keys
-and values for each head of queries; its experts mask rows of experts that another GPU has, also where
-there is no other GPU, three times a layer.
+Needs transformers. Two parts are replaced, unless ``--attention sdpa`` and ``--experts grouped_mm``
+ask for those of transformers: its attention makes a mask in a CUDA graph, and for its sake a copy of
+keys and values for each head of queries; its experts mask rows of experts that another GPU has, also
+where there is no other GPU, three times a layer.
 """
 
 import argparse
