@@ -459,6 +459,7 @@ class _Execution:
                 known += [build for build in builds if build not in known]
         manifest.wall_s = {
             "total": round(perf_counter() - self._started, 3),
+            "start": round(self._begun - self._started, 3),
             **{name: round(value, 3) for name, value in asdict(worker.clock).items()},
         }
         manifest.finished = datetime.now(UTC)

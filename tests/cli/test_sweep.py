@@ -67,6 +67,14 @@ def test_the_whole_job(rooflab: Rooflab) -> None:
     assert [sum(map(len, s["rounds"])) for s in samples] == [r.samples for r in run.measurements]
 
 
+def test_the_parts_of_a_runs_time(rooflab: Rooflab) -> None:
+    rooflab("sweep", "-k", "fast", *SMALL)
+    parts = dict(only_run().manifest.wall_s)
+    total, device = parts.pop("total"), parts.pop("device")
+    assert list(parts) == ["start", "prepare", "verify", "timing"]
+    assert 0 < parts["start"] and sum(parts.values()) <= total and device > 0
+
+
 def test_a_narrow_terminal_gets_the_figures_that_matter_most(
     rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
