@@ -129,8 +129,8 @@ inline Number __shfl_up_sync(unsigned, Number value, int distance) {
     return of_lane(value, lane < distance ? lane : lane - distance);
 }
 template <class Number>
-inline Number __shfl_sync(unsigned, Number value, int lane) {
-    return of_lane(value, lane);
+inline Number __shfl_sync(unsigned, Number value, int lane, int width = 32) {
+    return of_lane(value, lane_number() / width * width + lane % width);
 }
 inline unsigned __ballot_sync(unsigned, bool vote) {
     warp->addresses[lane_number()] = vote;
