@@ -30,6 +30,7 @@ from rooflab.report.races import races_markdown
 from rooflab.report.text import digits
 from rooflab.runs.races import races
 from rooflab.runs.store import MANIFEST, RunData, load
+from rooflab.workloads import rebuild
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -309,9 +310,12 @@ def attention() -> str:
     return "\n\n".join([markdown(lines), *dict.fromkeys(links.values())])
 
 
-LAYERS = tuple(
-    tomllib.loads((ROOT / "configs" / "layers.toml").read_text(encoding="utf-8"))["workloads"]
+LAYERS, LLM = (
+    tuple(tomllib.loads((ROOT / "configs" / name).read_text(encoding="utf-8"))["workloads"])
+    for name in ("layers.toml", "llm.toml")
 )
+MODELS = {*LLM, *LAYERS, "route", "sort_experts", "combine"} - {"gemm"}
+"""Workloads of language models; errors of gemm are beside its ladder."""
 
 
 def is_ours(row: Measurement) -> bool:
@@ -334,6 +338,30 @@ def beside_others(*workloads: str) -> str:
         name, us, error = timed(ours)
         lines.append([problem, name, us, roof, error, *timed(other), ratio])
     return "\n\n".join([markdown(lines), *links])
+
+
+def errors() -> str:
+    """By workload of a language model: the errors of all kernels, where most of them ran."""
+    lines = [["problem", "tolerance", "kernels by error"], [":--", "--:", ":--"]]
+    best: dict[str, list[Measurement]] = {}
+    runs = {}
+    for run in sorted(committed(), key=lambda run: run.manifest.created):
+        here: dict[str, list[Measurement]] = defaultdict(list)
+        for row in run.ok:
+            if row.problem.workload in MODELS and run.manifest.device.kind == "cuda":
+                here[title_of(row.problem)].append(row)
+        for rows in here.values():
+            workload = rows[0].problem.workload
+            if len(rows) >= len(best.get(workload, ())):
+                best[workload], runs[workload] = rows, run
+    for rows in best.values():
+        named: dict[str, list[str]] = defaultdict(list)
+        for row in sorted(rows, key=lambda row: row.rel_error or 0.0):
+            named[f"{row.rel_error:.1e}"].append(f"`{row.kernel}`")
+        found = "; ".join(f"{error}: {', '.join(names)}" for error, names in named.items())
+        tolerance = f"{rebuild(rows[0].problem).tolerance:.1e}"
+        lines.append([title_of(rows[0].problem), tolerance, found])
+    return "\n\n".join([markdown(lines), *dict.fromkeys(map(origin, runs.values()))])
 
 
 def newest(workloads: Sequence[str]) -> dict[str, tuple[RunData, list[Measurement]]]:
@@ -652,6 +680,7 @@ def main() -> int:
         ROOT / "docs" / "llm.md": {
             "decoding": decoding(),
             "decoding_experts": decoding("decoding_qwen3-30b-a3b"),
+            "errors": errors(),
         },
         ROOT / "docs" / "gpus.md": {"gpus": gpus()},
         KERNELS: {
