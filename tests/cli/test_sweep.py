@@ -72,7 +72,7 @@ def test_the_parts_of_a_runs_time(rooflab: Rooflab) -> None:
     parts = dict(only_run().manifest.wall_s)
     total, device = parts.pop("total"), parts.pop("device")
     assert list(parts) == ["start", "prepare", "verify", "timing"]
-    assert 0 < parts["start"] and sum(parts.values()) <= total and device > 0
+    assert parts["start"] > 0 and sum(parts.values()) <= total and device > 0
 
 
 def test_a_narrow_terminal_gets_the_figures_that_matter_most(

@@ -295,6 +295,18 @@ def test_a_graph_is_counted_in_as_many_steps_as_it_takes(chip: Chip, passes: int
     assert chip.events.count("replay") == 1
 
 
+def test_a_graph_that_is_counted_in_part_is_told_beside_other_notes(chip: Chip) -> None:
+    chip.passes = 10_000
+    program = Program(chip)
+    graph_steps(program, 5)
+    chip.ns += 3 * STEP_NS
+    graph_steps(program, 100)
+    found = program.finish()
+    assert not found.graphs and any("as long as the median" in one for one in found.notes)
+    why = "a CUDA graph was counted in part, and was not launched often enough"
+    assert f"nothing was counted: {why}" in found.notes
+
+
 def test_kernels_beside_a_graph_are_counted_too(chip: Chip) -> None:
     chip.passes = 5
     program = Program(chip)
