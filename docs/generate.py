@@ -287,27 +287,44 @@ def decode() -> str:
 
 
 def attention() -> str:
-    """The time of each kernel by shape, and its largest error, in the run with the most of them."""
+    """The newest time of each kernel by shape, and its largest error."""
     rows: dict[str, dict[str, Measurement]] = {}
-    links: dict[str, str] = {}
-    for run in sorted(committed(), key=lambda run: run.manifest.created):
-        ours = [row for row in run.ok if row.problem.workload == "attention"]
-        found: dict[str, dict[str, Measurement]] = defaultdict(dict)
-        for row in (row for row in ours if row.problem.precision == "bf16"):
-            found[row.problem.size][row.kernel] = row
-        for size, each in found.items():
-            if any(map(is_ours, each.values())) and len(each) >= len(rows.get(size, ())):
-                rows[size], links[size] = each, origin(run)
+    links = {}
+    for title, (found, runs) in newest_rows({"attention"}).items():
+        if PRECISIONS["bf16"].title in title and any(map(is_ours, found.values())):
+            size = next(iter(found.values())).problem.size
+            rows[size] = found
+            links |= dict.fromkeys(map(origin, runs.values()))
     kernels = list(dict.fromkeys(kernel for each in rows.values() for kernel in each))
     lines = [
         ["queries x keys", *(f"`{name}`" for name in kernels)],
         [":--", *("--:" for _ in kernels)],
     ]
     for size, each in rows.items():
-        lines.append([size, *(f"{digits(each[name].time_us, 3)}" for name in kernels)])
-    errors = [max(each[name].rel_error or 0 for each in rows.values()) for name in kernels]
+        times = (digits(each[name].time_us, 3) if name in each else "–" for name in kernels)
+        lines.append([size, *times])
+    errors = (
+        max(each[name].rel_error or 0 for each in rows.values() if name in each) for name in kernels
+    )
     lines.append(["largest error", *(f"{100 * error:.2f} %" for error in errors)])
-    return "\n\n".join([markdown(lines), *dict.fromkeys(links.values())])
+    return "\n\n".join([markdown(lines), *links])
+
+
+Rows = dict[str, Measurement]
+Runs = dict[str, RunData]
+
+
+def newest_rows(workloads: Set[str]) -> dict[str, tuple[Rows, Runs]]:
+    """By problem: the newest row of each kernel on a GPU, and its run."""
+    found: dict[str, tuple[Rows, Runs]] = {}
+    for run in sorted(committed(), key=lambda run: run.manifest.created):
+        if run.manifest.device.kind != "cuda":
+            continue
+        for row in run.ok:
+            if row.problem.workload in workloads:
+                rows, runs = found.setdefault(title_of(row.problem), ({}, {}))
+                rows[row.kernel], runs[row.kernel] = row, run
+    return found
 
 
 LAYERS, LLM = (
@@ -341,27 +358,23 @@ def beside_others(*workloads: str) -> str:
 
 
 def errors() -> str:
-    """By workload of a language model: the errors of all kernels, where most of them ran."""
+    """By workload of a language model: the newest error of each kernel, where most of them ran."""
     lines = [["problem", "tolerance", "kernels by error"], [":--", "--:", ":--"]]
-    best: dict[str, list[Measurement]] = {}
-    runs = {}
-    for run in sorted(committed(), key=lambda run: run.manifest.created):
-        here: dict[str, list[Measurement]] = defaultdict(list)
-        for row in run.ok:
-            if row.problem.workload in MODELS and run.manifest.device.kind == "cuda":
-                here[title_of(row.problem)].append(row)
-        for rows in here.values():
-            workload = rows[0].problem.workload
-            if len(rows) >= len(best.get(workload, ())):
-                best[workload], runs[workload] = rows, run
-    for rows in best.values():
+    best: dict[str, tuple[str, Rows, Runs]] = {}
+    for title, (rows, runs) in newest_rows(MODELS).items():
+        workload = next(iter(rows.values())).problem.workload
+        if workload not in best or len(rows) >= len(best[workload][1]):
+            best[workload] = title, rows, runs
+    links: dict[str, None] = {}
+    for title, rows, runs in best.values():
         named: dict[str, list[str]] = defaultdict(list)
-        for row in sorted(rows, key=lambda row: row.rel_error or 0.0):
-            named[f"{row.rel_error:.1e}"].append(f"`{row.kernel}`")
+        for row in sorted(rows.values(), key=lambda row: row.rel_error or 0.0):
+            named[f"{row.rel_error or 0.0:.1e}"].append(f"`{row.kernel}`")
         found = "; ".join(f"{error}: {', '.join(names)}" for error, names in named.items())
-        tolerance = f"{rebuild(rows[0].problem).tolerance:.1e}"
-        lines.append([title_of(rows[0].problem), tolerance, found])
-    return "\n\n".join([markdown(lines), *dict.fromkeys(map(origin, runs.values()))])
+        tolerance = rebuild(next(iter(rows.values())).problem).tolerance
+        lines.append([title, f"{tolerance:.1e}", found])
+        links |= dict.fromkeys(map(origin, runs.values()))
+    return "\n\n".join([markdown(lines), *links])
 
 
 def newest(workloads: Sequence[str]) -> dict[str, tuple[RunData, list[Measurement]]]:

@@ -3,9 +3,9 @@
 CONFIG is one of configs/models/, of a family that transformers knows; its weights are random, in
 BF16. Prints the time of a prefill, and of a decode step, as one CUDA graph on a GPU.
 Needs transformers. Two parts are replaced, unless ``--attention sdpa`` and ``--experts grouped_mm``
-ask for those of transformers: its attention makes a mask in a CUDA graph, and for its sake a copy of
-keys and values for each head of queries; its experts mask rows of experts that another GPU has, also
-where there is no other GPU, three times a layer.
+ask for those of transformers: its attention makes a mask in a CUDA graph, and for its sake a copy
+of keys and values for each head of queries; on a GPU, the experts of some versions mask rows of
+experts that another GPU has, also where there is no other GPU, three times a layer.
 """
 
 import argparse
@@ -17,7 +17,6 @@ from time import perf_counter
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, StaticCache
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
 PREFILLS = 3
@@ -45,6 +44,15 @@ def mix(experts, hidden, chosen, weights):
     places = torch.empty_like(order)
     places[order] = torch.arange(order.numel(), device=order.device)
     return rows[places].view(*chosen.shape, -1).sum(1)
+
+
+def replace_experts():
+    """Under the name of transformers' own: some versions refuse another."""
+    try:
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    except ImportError:  # an older version, without grouped products
+        return
+    ALL_EXPERTS_FUNCTIONS["grouped_mm"] = mix
 
 
 def random_model(name, attention, device):
@@ -133,7 +141,7 @@ def main():
     options.add_argument("--experts", default="unmasked", choices=("unmasked", "grouped_mm"))
     given = options.parse_args()
     if given.experts == "unmasked" and given.device != "cpu":
-        ALL_EXPERTS_FUNCTIONS["grouped_mm"] = mix  # a name of its own is refused by some versions
+        replace_experts()
     model = random_model(given.config, given.attention, given.device)
     print(f"{given.config}, context {given.context}")
     for batch in given.batch:

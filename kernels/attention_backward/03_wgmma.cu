@@ -43,10 +43,10 @@ cycles, and 64 x 64 exponentials, 256 cycles of the special-function units.
 
 Registers: 128 sums of dK and dV, and either S and dP, 64, or P, dS and S of the next tile, 64 too, of 232.
 
-Occupancy: one block for a multiprocessor with 210 KB for heads of 128.
+Occupancy: one block for a multiprocessor with 212 KB for heads of 128.
 
-Expect 350 to 450 TFLOP/s on an H200 for 8192 causal queries, where `mma` has 155 and cuDNN 469: as attention's
-`wgmma`, times five sevenths.
+Expect 430 to 500 TFLOP/s on an H200 for 8192 causal queries: as attention's `wgmma`, times five sevenths
+(docs/lab/attention.md).
 */
 
 #define ROOFLAB_TRANSPOSE_A 0  // rows of the first two products lie along the head

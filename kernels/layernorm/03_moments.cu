@@ -33,8 +33,8 @@ at the roof. So the first has no slack, and both are hardly hidden while a block
 
 Limits: rows of whole vectors that fit in the registers of one block.
 
-Learned: it gained about twice what its instructions promised. The rest is the exchange that it does not make
-(docs/lab/layers.md).
+Learned: it gained half as much again as its instructions promised; presumably the rest is the exchange that it does
+not make (docs/lab/layers.md).
 */
 
 #include "layernorm.cuh"

@@ -36,6 +36,9 @@ FRESH: Final = (RmsNorm, Rope, Add, Copy, SwiGlu, Route, SortExperts, Combine)
 """Work on what was written just before it: weights and the cache of keys have no part in it, or
 hardly any."""
 
+CACHED_BYTES: Final = 2**26
+"""Of a table that is in the last-level cache of a GPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
@@ -101,11 +104,11 @@ class Operator:
 def warm(work: Problem | Formula) -> bool:
     """Whether what it reads is still in the last-level cache, as far as it fits.
 
-    So are rows that are gathered more often than there are any, such as those of tokens for their
-    experts.
+    So are few rows that are gathered more than once, such as those of tokens for their experts.
     """
     if isinstance(work, Embedding):
-        return work.tokens >= work.words
+        table = work.words * work.columns * work.precision.output.bytes
+        return work.tokens >= work.words and table <= CACHED_BYTES
     return isinstance(work, FRESH)
 
 

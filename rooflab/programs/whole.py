@@ -137,7 +137,7 @@ class Whole:
             self._activity.stop()
         except RooflabError as error:  # what there is is shown
             self._notes[str(error)] = None
-        told = bool(self._notes)  # so far: why counting ended
+        told = bool(self._notes)  # so far, of what was recorded and counted
         self._take()
         self._launches.sort(key=sequence.order)
         cuts = merged_cuts([*self._cuts, *(self.peers.cuts() if self.peers else [])])
@@ -158,7 +158,9 @@ class Whole:
             steps = len(recording.steps)
         groups = self._with_samples(grouped(recording.launches, steps), period)
         counted = self._counted or self._graphs
-        if self._counters and groups and not counted and (self._uncounted or not told):
+        if counted and self._uncounted:
+            self._notes[self._uncounted] = None
+        elif self._counters and groups and not counted and (self._uncounted or not told):
             why = self._uncounted or "no launch was repeated for long enough"
             self._notes[f"nothing was counted: {why}"] = None
         return Findings(
@@ -394,6 +396,8 @@ class Whole:
             self._later(perf_counter())
         if replay.lost:
             self._uncounted = f"{replay.lost} launches were replayed, but gave no counts"
+        elif replay.counted_graphs:
+            self._uncounted = ""
         elif replay.unfinished:
             self._uncounted = "a CUDA graph was counted in part, and was not launched often enough"
         self._counted += [(window.anchor, one) for one in replay.counted]

@@ -182,9 +182,9 @@ def test_the_swept_problems_are_those_of_the_model(rooflab: Rooflab) -> None:
         _, _, workload, *words = shlex.split(line)
         given = dict(zip(words[::2], words[1::2], strict=True))
         cached = given.pop("--cache", "cold")
-        if workload != "embedding":  # of which more rows than there are words are warm
-            fresh = ("rmsnorm", "rope", "swiglu", "add", "copy")
-            assert cached == ("warm" if workload in fresh else "cold")
+        assert cached == (
+            "warm" if workload in ("rmsnorm", "rope", "swiglu", "add", "copy") else "cold"
+        )
         settings = {key[2:]: value for key, value in given.items() if key not in ("-p", "--shape")}
         for shape in given["--shape"].split(","):
             extents = parse_shape(shape, workload)

@@ -716,7 +716,7 @@ def test_blocks_in_fp8_by_tensor_cores_are_right(number: int, tmp_path: Path) ->
 @pytest.mark.parametrize("number", [0, 2, 3])
 def test_blocks_in_fp8_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
     """One group, an even and an odd number of them, more than there are stages."""
-    shapes = [(1, 8, 16), (300, 136, 272), (70, 264, 2320)]
+    shapes = [(1, 8, 16), (300, 136, 400), (70, 264, 2320)]
     of = [dict(zip("mnk", shape, strict=True)) for shape in shapes]
     check_variant("wgmma", "block_gemm", number, "address", tmp_path, of, 2, precision="fp8")
 

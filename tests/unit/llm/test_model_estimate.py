@@ -165,7 +165,9 @@ def test_only_what_was_just_written_is_taken_from_a_warm_cache(h200: Machine) ->
         assert measured is None or (measured.time_us == 100.0) == (each.operator.name in fresh)
 
 
-@pytest.mark.parametrize(("tokens", "words", "expected"), [(8, 1, True), (8, 9, False)])
+@pytest.mark.parametrize(
+    ("tokens", "words", "expected"), [(8, 1, True), (8, 9, False), (2**20, 2**20, False)]
+)
 def test_rows_that_are_gathered_more_than_once_are_warm(
     tokens: int, words: int, expected: bool
 ) -> None:
