@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -288,43 +289,55 @@ def decode() -> str:
 
 def attention() -> str:
     """The newest time of each kernel by shape, and its largest error."""
-    rows: dict[str, dict[str, Measurement]] = {}
-    links = {}
-    for title, (found, runs) in newest_rows({"attention"}).items():
-        if PRECISIONS["bf16"].title in title and any(map(is_ours, found.values())):
-            size = next(iter(found.values())).problem.size
-            rows[size] = found
-            links |= dict.fromkeys(map(origin, runs.values()))
-    kernels = list(dict.fromkeys(kernel for each in rows.values() for kernel in each))
+    shapes = {}
+    for found in newest_rows({"attention"}).values():
+        rows = [row for row, _ in found.values()]
+        if rows[0].problem.precision == "bf16" and any(map(is_ours, rows)):
+            shapes[rows[0].problem.size] = found
+    kernels = list(dict.fromkeys(kernel for found in shapes.values() for kernel in found))
     lines = [
         ["queries x keys", *(f"`{name}`" for name in kernels)],
         [":--", *("--:" for _ in kernels)],
     ]
-    for size, each in rows.items():
-        times = (digits(each[name].time_us, 3) if name in each else "–" for name in kernels)
-        lines.append([size, *times])
+    for size, found in shapes.items():
+        lines.append(
+            [size, *(digits(found[k][0].time_us, 3) if k in found else "–" for k in kernels)]
+        )
     errors = (
-        max(each[name].rel_error or 0 for each in rows.values() if name in each) for name in kernels
+        max(found[k][0].rel_error or 0 for found in shapes.values() if k in found) for k in kernels
     )
     lines.append(["largest error", *(f"{100 * error:.2f} %" for error in errors)])
-    return "\n\n".join([markdown(lines), *links])
+    return "\n\n".join([markdown(lines), *origins(shapes.values())])
 
 
-Rows = dict[str, Measurement]
-Runs = dict[str, RunData]
+Found = dict[str, tuple[Measurement, RunData]]
+"""A row of each kernel, and its run."""
 
 
-def newest_rows(workloads: Set[str]) -> dict[str, tuple[Rows, Runs]]:
-    """By problem: the newest row of each kernel on a GPU, and its run."""
-    found: dict[str, tuple[Rows, Runs]] = {}
-    for run in sorted(committed(), key=lambda run: run.manifest.created):
-        if run.manifest.device.kind != "cuda":
-            continue
+def newest_rows(workloads: Set[str]) -> dict[str, Found]:
+    """By problem: the newest row of each kernel on a GPU."""
+    problems: dict[str, Found] = defaultdict(dict)
+    for run in repeatable():
         for row in run.ok:
-            if row.problem.workload in workloads:
-                rows, runs = found.setdefault(title_of(row.problem), ({}, {}))
-                rows[row.kernel], runs[row.kernel] = row, run
-    return found
+            if row.problem.workload in workloads and row.rel_error is not None:
+                problems[title_of(row.problem)][row.kernel] = row, run
+    return problems
+
+
+def repeatable() -> list[RunData]:
+    """Committed runs on a GPU whose command anybody can give, the newest last."""
+
+    def is_there(run: RunData) -> bool:
+        words = run.manifest.command
+        files = [after for word, after in pairwise(words) if word == "--config"]
+        return all((ROOT / name).is_file() for name in files if name.endswith(".toml"))
+
+    of_gpus = (run for run in committed() if run.manifest.device.kind == "cuda")
+    return sorted(filter(is_there, of_gpus), key=lambda run: run.manifest.created)
+
+
+def origins(problems: Iterable[Found]) -> list[str]:
+    return list(dict.fromkeys(origin(run) for found in problems for _, run in found.values()))
 
 
 LAYERS, LLM = (
@@ -360,30 +373,28 @@ def beside_others(*workloads: str) -> str:
 def errors() -> str:
     """By workload of a language model: the newest error of each kernel, where most of them ran."""
     lines = [["problem", "tolerance", "kernels by error"], [":--", "--:", ":--"]]
-    best: dict[str, tuple[str, Rows, Runs]] = {}
-    for title, (rows, runs) in newest_rows(MODELS).items():
-        workload = next(iter(rows.values())).problem.workload
-        if workload not in best or len(rows) >= len(best[workload][1]):
-            best[workload] = title, rows, runs
-    links: dict[str, None] = {}
-    for title, rows, runs in best.values():
+    best: dict[str, tuple[str, Found]] = {}
+    for title, found in newest_rows(MODELS).items():
+        workload = next(iter(found.values()))[0].problem.workload
+        if workload not in best or len(found) >= len(best[workload][1]):
+            best[workload] = title, found
+    for title, found in best.values():
         named: dict[str, list[str]] = defaultdict(list)
-        for row in sorted(rows.values(), key=lambda row: row.rel_error or 0.0):
-            named[f"{row.rel_error or 0.0:.1e}"].append(f"`{row.kernel}`")
-        found = "; ".join(f"{error}: {', '.join(names)}" for error, names in named.items())
-        tolerance = rebuild(next(iter(rows.values())).problem).tolerance
-        lines.append([title, f"{tolerance:.1e}", found])
-        links |= dict.fromkeys(map(origin, runs.values()))
-    return "\n\n".join([markdown(lines), *links])
+        rows = sorted((row for row, _ in found.values()), key=lambda row: row.rel_error or 0.0)
+        for row in rows:
+            named[f"{row.rel_error:.1e}"].append(f"`{row.kernel}`")
+        kernels = "; ".join(f"{error}: {', '.join(names)}" for error, names in named.items())
+        lines.append([title, f"{rebuild(rows[0].problem).tolerance:.1e}", kernels])
+    return "\n\n".join([markdown(lines), *origins(found for _, found in best.values())])
 
 
 def newest(workloads: Sequence[str]) -> dict[str, tuple[RunData, list[Measurement]]]:
     """By problem: the newest run of it on a GPU, and its rows there."""
     found: dict[str, tuple[RunData, list[Measurement]]] = {}
-    for run in sorted(committed(), key=lambda run: run.manifest.created):
+    for run in repeatable():
         here: dict[str, list[Measurement]] = defaultdict(list)
         for row in run.ok:
-            if row.problem.workload in workloads and run.manifest.device.kind == "cuda":
+            if row.problem.workload in workloads:
                 here[title_of(row.problem)].append(row)
         found |= {problem: (run, rows) for problem, rows in here.items()}
     return found

@@ -396,10 +396,10 @@ class Whole:
             self._later(perf_counter())
         if replay.lost:
             self._uncounted = f"{replay.lost} launches were replayed, but gave no counts"
-        elif replay.counted_graphs:
-            self._uncounted = ""
         elif replay.unfinished:
             self._uncounted = "a CUDA graph was counted in part, and was not launched often enough"
+        elif replay.counted or replay.counted_graphs:
+            self._uncounted = ""
         self._counted += [(window.anchor, one) for one in replay.counted]
         self._graphs += replay.counted_graphs
         self._notes.update(replay.reasons)

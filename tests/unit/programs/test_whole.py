@@ -14,6 +14,7 @@ import pytest
 from imitation import GRID, Chip, key, refused
 from launched import in_order, launch
 
+from rooflab.devices.cuda.replay import BusyError
 from rooflab.devices.records import NOWHERE, RecordedLaunch
 from rooflab.errors import KernelError, UnavailableError
 from rooflab.programs import whole
@@ -305,6 +306,17 @@ def test_a_graph_that_is_counted_in_part_is_told_beside_other_notes(chip: Chip) 
     assert not found.graphs and any("as long as the median" in one for one in found.notes)
     why = "a CUDA graph was counted in part, and was not launched often enough"
     assert f"nothing was counted: {why}" in found.notes
+
+
+def test_what_was_busy_and_is_counted_later_is_not_told(chip: Chip) -> None:
+    chip.refuses = BusyError("launches do not end")
+    program = Program(chip)
+    program.steps(30)
+    assert "replay" not in chip.events
+    chip.refuses = None
+    program.steps(300)
+    found = program.finish()
+    assert samples(found) and not found.notes
 
 
 def test_kernels_beside_a_graph_are_counted_too(chip: Chip) -> None:
