@@ -7,7 +7,7 @@ precisions = ["fp16", "bf16"]
 compute_capability = "9.0"
 block = [384]
 blocks = "batch * kv_heads * (ceildiv(keys, 128) + ceildiv(heads // kv_heads * queries, 128))"
-shared_bytes = "2 * ROOFLAB_HEAD_SIZE * (256 + 192 * STAGES) + 1024 * STAGES"
+shared_bytes = "2 * ROOFLAB_HEAD_SIZE * (256 + 192 * STAGES) + 1024 * (STAGES + 1)"
 constraints = { head_size = 64 }
 limits = { head_size = 128 }
 tensor_maps = [
@@ -34,13 +34,14 @@ first operands of the others, whose second ones, tiles of 64 rows, lie across th
   - A thread of the third warpgroup copies tiles by TMA, STAGES of them ahead.
   - Its other warps compute D, the sums of dO times O, of the tiles of a block of keys, from shared memory. A block of
     queries needs those of its own rows only, once.
-  - While one warpgroup makes P and dS, the other one multiplies.
+  - Sums of a tile are multiplied together with the scores of the next one. P is computed while dO is multiplied by V.
+    So a warpgroup leaves tensor cores to the other one only while it makes dS.
   - Rows of a tile that belong to the next head are masked like those that are not seen.
 
 Arithmetic: seven products of which five count. A tile and a warpgroup of a block of keys are four products of 256
 cycles, and 64 x 64 exponentials, 256 cycles of the special-function units.
 
-Registers: 128 sums of dK and dV and 64 of S and dP, of 232.
+Registers: 128 sums of dK and dV, and either S and dP, 64, or P, dS and S of the next tile, 64 too, of 232.
 
 Occupancy: one block for a multiprocessor with 210 KB for heads of 128.
 
@@ -66,6 +67,7 @@ struct Shared {
     Rows own[2][CONSUMERS];  // K and V, or Q and dO
     Rows tiles[STAGES][3];   // Q, dO and O, or K and V
     float lse[STAGES][COLUMNS], along[STAGES][COLUMNS];  // of the queries of a tile: lse and D
+    float unused[CONSUMERS * WARPGROUP];
     Barrier asked, full[STAGES], empty[STAGES], saved[STAGES];
 };
 
@@ -184,12 +186,15 @@ __device__ inline void multiply_rows(float (&sums)[SCORES], const Rows& a, const
 
 using Weights = unsigned[COLUMNS / 16][4];  // 16 bits each, as the first operand
 
-__device__ inline void multiply_weights(float (&sums)[VALUES], const Weights& weights, const Rows& b, bool add) {
+__device__ inline void multiply_weights(float (&sums)[VALUES], const Weights& weights, const Rows& b) {
 #pragma unroll
     for (int i = 0; i < COLUMNS / 16; ++i) {
-        multiply(sums, weights[i], descriptor_across(b[0]) + i * 128, add || i > 0);
+        multiply(sums, weights[i], descriptor_across(b[0]) + i * 128, true);
     }
 }
+
+// The column of a thread's sum in a tile.
+__device__ inline int column_of(int sum) { return sum / 4 * 8 + column_in_eight() + sum % 2; }
 
 // A thread's part of two rows of a result, `left` of which exist from its first one on.
 __device__ inline void store_rows(Output* to, const float (&values)[VALUES], float factor, int left) {
@@ -218,53 +223,70 @@ __device__ inline void consume(Shared& shared, const Way<OF_KEYS>& walk, const G
         }
     }
 
-    float changed[VALUES], weighted[VALUES];  // of weighted there is none for queries
+    float changed[VALUES] = {}, weighted[VALUES] = {};  // of weighted there is none for queries
+    float score[SCORES];
+    Weights weights, changes;
     Ring<STAGES> ring;
-    bool add = false;
-    wait(&shared.asked, 0);
-    for (int start = walk.from(0); start < walk.end; start = walk.from(start + COLUMNS), ring.advance()) {
-        // 1. Scores, and products of dO and V.
-        const Rows(&tiles)[3] = shared.tiles[ring.stage];
+    const auto start_scores = [&] {
         wait(&shared.full[ring.stage], ring.phase);
-        float weight[SCORES], change[SCORES];
         begin_products();
-        multiply_rows(weight, shared.own[0][warpgroup], tiles[0]);
-        multiply_rows(change, shared.own[1][warpgroup], tiles[1]);
+        multiply_rows(score, shared.own[0][warpgroup], shared.tiles[ring.stage][0]);
         commit_products();
-        if (OF_KEYS) wait(&shared.saved[ring.stage], ring.phase);
-        wait_for_products<0>();
-
-        // 2. P and dS.
-#pragma unroll
-        for (int i = 0; i < SCORES; ++i) {
-            const int column = i / 4 * 8 + column_in_eight() + i % 2, half = i / 2 % 2;
-            const float lse = OF_KEYS ? shared.lse[ring.stage][column] : query[half].lse;
-            const float along = OF_KEYS ? shared.along[ring.stage][column] : query[half].along;
-            weight[i] = weight_of(weight[i], lse);
-            change[i] = weight[i] * (change[i] - along);
-        }
+    };
+    // P of a tile whose scores are there, while dO is multiplied by V; then dS.
+    const auto weigh = [&](int start) {
+        const int stage = ring.stage;
+        float change[SCORES], sum = 0;
+        begin_products();
+        multiply_rows(change, shared.own[1][warpgroup], shared.tiles[stage][1]);
+        commit_products();
         if (walk.cut(start) || (OF_KEYS && start + COLUMNS > of.rows)) {
 #pragma unroll
             for (int i = 0; i < SCORES; ++i) {
-                const int other = start + i / 4 * 8 + column_in_eight() + i % 2;
+                const int other = start + column_of(i);
                 const bool exists = !OF_KEYS || other < of.rows;
-                if (exists && walk.sees(walk.first + own + i / 2 % 2 * 8, other)) continue;
-                weight[i] = change[i] = 0;
+                if (!exists || !walk.sees(walk.first + own + i / 2 % 2 * 8, other)) score[i] = LOWEST;
             }
         }
-        Weights weights, changes;
-        pack_weights(weights, weight);
-        pack_weights(changes, change);
-
-        // 3. Their products with the tiles.
-        begin_products();
-        multiply_weights(changed, changes, tiles[0], add);
-        if constexpr (OF_KEYS) multiply_weights(weighted, weights, tiles[1], add);
-        commit_products();
+        if (OF_KEYS) wait(&shared.saved[stage], ring.phase);
+#pragma unroll
+        for (int i = 0; i < SCORES; ++i) {
+            score[i] = weight_of(score[i], OF_KEYS ? shared.lse[stage][column_of(i)] : query[i / 2 % 2].lse);
+            sum += score[i];
+        }
+        compute_before_waiting(sum, &shared.unused[threadIdx.x]);
         wait_for_products<0>();
-        if (leader) arrive(&shared.empty[ring.stage]);
-        add = true;
+#pragma unroll
+        for (int i = 0; i < SCORES; ++i) {
+            const float along = OF_KEYS ? shared.along[stage][column_of(i)] : query[i / 2 % 2].along;
+            change[i] = score[i] * (change[i] - along);
+        }
+        pack_weights(weights, score);
+        pack_weights(changes, change);
+    };
+    const auto start_sums = [&] {
+        const Rows(&tiles)[3] = shared.tiles[ring.stage];
+        begin_products();
+        multiply_weights(changed, changes, tiles[0]);
+        if constexpr (OF_KEYS) multiply_weights(weighted, weights, tiles[1]);
+        commit_products();
+    };
+    wait(&shared.asked, 0);
+    start_scores();
+    wait_for_products<0>();
+    int start = walk.from(0);
+    weigh(start);
+    for (int next; (next = walk.from(start + COLUMNS)) < walk.end; start = next) {
+        const int stage = ring.stage;
+        start_sums();
+        ring.advance();
+        start_scores();
+        wait_for_products<0>();
+        if (leader) arrive(&shared.empty[stage]);
+        weigh(next);
     }
+    start_sums();
+    wait_for_products<0>();
 
     const int left = walk.present - own;
     store_rows(result + at * HEAD_SIZE, changed, score_scale(), left);

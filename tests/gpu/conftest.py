@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +18,19 @@ def torch() -> Any:
     return pytest.importorskip("torch")
 
 
+MANY = 4
+"""More processes than these take the processors from one another."""
+
+SCHED_BLOCKING_SYNC = 4
+"""Of a context in CUDA's driver: whoever waits for the device sleeps, and does not ask again."""
+
+
 @pytest.fixture(scope="session")
 def device() -> Device:
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > MANY:
+        driver = ctypes.CDLL("libcuda.so.1")
+        assert driver.cuInit(0) == 0
+        assert driver.cuDevicePrimaryCtxSetFlags_v2(0, SCHED_BLOCKING_SYNC) == 0
     return open_device("cuda:0")
 
 

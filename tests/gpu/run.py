@@ -1,9 +1,8 @@
 """All tests that need a GPU, in a few minutes: python tests/gpu/run.py [options of pytest]
 
 Kernels are compiled and compared by many processes at once, and beside them the tests run that ask
-what comes out, and not how fast it is. What hangs or kills a GPU's context on purpose comes
-afterwards, two tests at a time: most of it is the start of processes. Only what asks how fast the
-GPU is has it to itself.
+what comes out, and not how fast it is. Whatever is not named here has the GPU to itself: it asks
+for times and for counters.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ BESIDE = (
     ("test_commands.py",),
     ("test_examples.py", "test_main_job.py"),
     ("test_launchers.py", "test_judged_submissions.py"),
+    ("test_cheats_on_gpu.py", "test_isolation.py", "test_python_files.py"),
 )
-ALONE = ("test_functions.py", "test_judged_times.py", "test_microkernels.py")
 ALIKE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """torch.compile starts no process for each processor, of which all are busy."""
 
@@ -72,9 +71,8 @@ def main() -> int:
     first = [Part(["-n", str(processes), "--dist", "worksteal", *paths(TOGETHER)], nice=10)]
     first += [Part(["-n", str(AT_A_TIME), *paths(names)]) for names in BESIDE]
     codes = [part.ended() for part in first]
-    others = [word for path in paths(sum(BESIDE, TOGETHER + ALONE)) for word in ("--ignore", path)]
-    codes.append(Part(["-n", "2", "--dist", "worksteal", *others, str(FOLDER)]).ended())
-    codes.append(Part(paths(ALONE)).ended())
+    named = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
+    codes.append(Part([*named, str(FOLDER)]).ended())
     print(f"all of tests/gpu: {perf_counter() - started:.0f} s, exit codes {codes}")
     return int(any(codes))  # a signal's code is negative
 

@@ -16,4 +16,6 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("name", table.GPU)
 def test_no_cheat_is_ok(name: str, elsewhere: Path) -> None:
     found = judge.surprises(table.GPU[name], elsewhere, "cuda:0")
+    if found:  # other programs may have hidden a cheat, or slowed an honest kernel down
+        found = judge.surprises(table.GPU[name], elsewhere, "cuda:0")
     assert not found, "\n".join(found)

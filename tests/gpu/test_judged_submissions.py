@@ -14,7 +14,8 @@ from rooflab.model.measurement import Measurement
 
 pytestmark = pytest.mark.gpu
 
-SIZE = 2**20 + 3
+SIZE, LARGE = 2**20 + 3, 2**24 + 3
+"""Elements: adding few of them takes no longer than an empty launch while others use the GPU."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def test_cheats_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["honest", "honest_graph", "honest_loop.cu"])
 def test_honest_ones_are_accepted(name: str) -> None:
-    row = judged(table.ADD_GPU.pattern(name))
+    row = judged(table.ADD_GPU.pattern(name), sizes=LARGE)
     assert (row.status, row.reason) == ("ok", "")
 
 
@@ -53,7 +54,7 @@ def test_libraries_of_python_are_accepted(elsewhere: Path) -> None:
     Path("mine.py").write_text(LIBRARIES)
     for name in ("torch_add", "triton_add"):
         pytest.importorskip(name.partition("_")[0])
-        row = judged(f"mine.py:{name}")
+        row = judged(f"mine.py:{name}", sizes=LARGE)
         assert (row.status, row.reason) == ("ok", "")
 
 
