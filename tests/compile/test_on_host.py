@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import numpy as np
@@ -66,21 +66,16 @@ KEEPING_SHAPES = (
 """For `champion`: tiles too short to keep C of the one before, and just long enough; a whole group,
 whose first copies come before all else. The first, of fewer steps than stages, for `large` too."""
 
-HOW = ("-std=c++17", "-Og", "-g1", "-pthread", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas")
+HOW = ("-std=c++17", "-Og", "-g1", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas")
 MEMORY = "address,undefined"
-HANGS_S = 600
-"""Programs take 15 s at most alone, and up to 200 s at low priority on a busy machine."""
+HANGS_S = 200
+"""Programs take 3 s at most alone, and 40 s at low priority on a busy machine."""
 TOLERANCES = {"fp32": 1e-4, "fp32_3xtf32": 1e-4, "tf32": 1e-4, "fp16": 0.02, "fp8": 0.5}
 """Largest errors of an element. The CPU multiplies TF32 as FP32."""
 
 
-def compiled(
-    file: CudaFile, choice: Configuration, problem: Problem, sanitizer: str, folder: Path
-) -> Path:
+def compiled(file: CudaFile, choice: Configuration, problem: Problem, sanitizer: str) -> Path:
     """The program that runs a variant of a rung in a precision and layout."""
-    if not shutil.which("g++"):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no g++")
-    program = folder / file.name
     macros = {
         "SOURCE": f'"{file.source}"',
         "ENTRY": file.header.entry,
@@ -89,42 +84,64 @@ def compiled(
         **choice.macros,
         **maps(file, choice, problem),
     }
-    command = ["g++", *HOW, f"-fsanitize={sanitizer}", f"-I{standard(sanitizer).name}"]
-    command += ["-include", "standard.hpp", f"-I{includes(folder)}"]
-    command += [f"-D{name}={value}" for name, value in macros.items()]
     main = {"gemm": "main.cpp", "attention": "attention.cpp"}.get(problem.workload, "plain.cpp")
     if problem.workload == "attention" and file.header.tensor_maps:
         main = "plain.cpp"
-    subprocess.run([*command, HOST / main, "-o", program], check=True)
-    return program
+    return built(sanitizer, main, *(f"-D{name}={value}" for name, value in macros.items()))
 
 
 @cache
-def standard(sanitizer: str) -> TemporaryDirectory[str]:
-    """A folder with the compiled headers of C++, which all programs include."""
-    folder = TemporaryDirectory()
-    command = ["g++", *HOW, f"-fsanitize={sanitizer}", "-x", "c++-header"]
-    subprocess.run(
-        [*command, HOST / "standard.hpp", "-o", f"{folder.name}/standard.hpp.gch"], check=True
-    )
-    return folder
+def built(sanitizer: str, main: str, *macros: str) -> Path:
+    """The program of a source of tests/host."""
+    program = Path(mkdtemp(dir=folder().name)) / "program"
+    common = standard(sanitizer)
+    command = [*compiler(sanitizer), f"-I{common}", "-include", "standard.hpp", f"-I{includes()}"]
+    files = (HOST / main, common / "runtime.o")
+    subprocess.run([*command, *macros, *files, "-o", program], check=True)
+    return program
+
+
+def compiler(sanitizer: str) -> list[str]:
+    """The beginning of its command."""
+    if not shutil.which("g++"):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no g++")
+    return ["g++", *HOW, f"-fsanitize={sanitizer}"]
+
+
+@cache
+def standard(sanitizer: str) -> Path:
+    """A folder with what all programs have in common, compiled."""
+    common = Path(mkdtemp(dir=folder().name))
+    for kind, source, result in (
+        ("-xc++-header", "standard.hpp", "standard.hpp.gch"),
+        ("-c", "runtime.cpp", "runtime.o"),
+    ):
+        subprocess.run(
+            [*compiler(sanitizer), kind, HOST / source, "-o", common / result], check=True
+        )
+    return common
+
+
+@cache
+def folder() -> TemporaryDirectory[str]:
+    """Where all that is compiled lies until the tests end."""
+    return TemporaryDirectory()
+
+
+@cache
+def includes() -> Path:
+    """A folder with the kernels' headers, where tests/host has no other of that name."""
+    merged = Path(mkdtemp(dir=folder().name))
+    headers = [*(kernels_dir() / "include").iterdir(), *HOST.iterdir()]
+    for name, header in {header.name: header for header in headers}.items():
+        (merged / name).symlink_to(header)
+    return merged
 
 
 def shipped(name: str, workload: str = "gemm") -> CudaFile:
     """The rung of that name."""
     (path,) = (kernels_dir() / workload).rglob(f"[0-9][0-9]_{name}.cu")
     return read_file(path)
-
-
-def includes(folder: Path) -> Path:
-    """A folder with the kernels' headers, where tests/host has no other of that name."""
-    merged = folder / "include"
-    merged.mkdir(exist_ok=True)
-    headers = [*(kernels_dir() / "include").iterdir(), *HOST.iterdir()]
-    for name, header in {header.name: header for header in headers}.items():
-        (merged / name).unlink(missing_ok=True)
-        (merged / name).symlink_to(header)
-    return merged
 
 
 def numbers_of(choice: Configuration, problem: Problem) -> dict[str, int]:
@@ -182,9 +199,7 @@ def check(
     np.testing.assert_allclose(given, expected, atol=TOLERANCES[problem.precision.name])
 
 
-def check_all(
-    rung: str, layout: str, sanitizer: str, folder: Path, precision: str = "fp32"
-) -> None:
+def check_all(rung: str, layout: str, sanitizer: str, precision: str = "fp32") -> None:
     name, _, number = rung.partition(":")
     file = shipped(name)
     choice = file.header.all_variants[int(number or 0)]
@@ -194,42 +209,36 @@ def check_all(
     shapes = SHAPES if precision == "fp32" else HOPPER_SHAPES
     if file.name in ("champion", "large"):
         shapes = (*shapes, *KEEPING_SHAPES[: None if file.name == "champion" else 1])
-    if sanitizer == "thread":  # which is slow
-        shapes = SHAPES[2:]
-    if file.header.block == [32, 32]:  # so are meetings of 1024 threads
-        shapes = shapes[:-1]
+    if sanitizer == "thread":  # which is slow, most of all where 1024 threads meet
+        shapes = SHAPES[2 : -1 if file.header.block == [32, 32] else None]
     for m, n, k, batch, beta in shapes:
         parameters = {"m": m, "n": n, "k": k, "batch": batch, "alpha": 0.5, "beta": beta}
         problem = build("gemm", precision, {**parameters, "layout": layout})
         assert isinstance(problem, Gemm)
         if file.header.batched >= (batch > 1) and not file.unsupported(problem):
-            program = program or compiled(file, choice, problem, sanitizer, folder)
+            program = program or compiled(file, choice, problem, sanitizer)
             check(program, file, choice, problem)
             checked += 1
     assert checked >= 3
 
 
 @pytest.mark.parametrize("rung", RUNGS)
-def test_a_rung_is_right_and_stays_in_its_arrays(rung: str, tmp_path: Path) -> None:
-    check_all(rung, "nn", MEMORY, tmp_path)
+def test_a_rung_is_right_and_stays_in_its_arrays(rung: str) -> None:
+    check_all(rung, "nn", MEMORY)
 
 
 @pytest.mark.parametrize("which", HOPPER)
-def test_a_rung_of_hopper_is_right_however_late_copies_and_products_are(
-    which: str, tmp_path: Path
-) -> None:
+def test_a_rung_of_hopper_is_right_however_late_copies_and_products_are(which: str) -> None:
     rung, precision, layout = which.split()
-    check_all(rung, layout, "address", tmp_path, precision)
+    check_all(rung, layout, "address", precision)
 
 
-def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
-    tmp_path: Path,
-) -> None:
+def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others() -> None:
     file = shipped("champion")
     choice = next(one for one in file.header.all_variants if one.title == "64x128")
     problem = build("gemm", "fp16", {"m": 1032, "n": 264, "k": 72, "layout": "nt"})
     assert isinstance(problem, Gemm)
-    program = compiled(file, choice, problem, "address", tmp_path)
+    program = compiled(file, choice, problem, "address")
     assert (
         file.geometry(problem, choice, 60).grid[0] == 51
     )  # 17 x 3 tiles: a group of 16 rows, one of 1
@@ -237,33 +246,31 @@ def test_first_copies_are_those_of_a_blocks_tile_in_whole_groups_and_in_others(
 
 
 @pytest.mark.parametrize(("rung", "m"), [("clusters", 2136), ("champion:1", 2136), ("large", 3160)])
-def test_blocks_in_step_compute_every_tile_and_go_on_alone(
-    rung: str, m: int, tmp_path: Path
-) -> None:
+def test_blocks_in_step_compute_every_tile_and_go_on_alone(rung: str, m: int) -> None:
     """A wave and a part of one. Here blocks run one after the other, so that none meets another."""
     name, _, index = rung.partition(":")
     file = shipped(name)
     choice = file.header.all_variants[int(index or 0)]
     problem = build("gemm", "fp16", {"m": m, "n": 2040, "k": 136, "layout": "nt"})
     assert isinstance(problem, Gemm)
-    program = compiled(file, choice, problem, "address", tmp_path)
+    program = compiled(file, choice, problem, "address")
     assert file.geometry(problem, choice, 132).grid[0] == 132  # of which four have nothing to do
     check(program, file, choice, problem, 132)
 
 
 @pytest.mark.parametrize("rung", RUNGS[1:-1:2])  # fed is in nn only
-def test_so_it_is_with_both_operands_transposed(rung: str, tmp_path: Path) -> None:
-    check_all(rung, "tt", MEMORY, tmp_path)
+def test_so_it_is_with_both_operands_transposed(rung: str) -> None:
+    check_all(rung, "tt", MEMORY)
 
 
 @pytest.mark.parametrize("rung", ["serpentine:3", "producers:3", "fed:1"])
-def test_so_are_other_tiles_and_slices(rung: str, tmp_path: Path) -> None:
-    check_all(rung, "nn", MEMORY, tmp_path)
+def test_so_are_other_tiles_and_slices(rung: str) -> None:
+    check_all(rung, "nn", MEMORY)
 
 
 @pytest.mark.parametrize("rung", ["tiled", "pipelined", "producers", "fed"])
-def test_no_thread_reads_what_another_may_still_write(rung: str, tmp_path: Path) -> None:
-    check_all(rung, "nn", "thread", tmp_path)
+def test_no_thread_reads_what_another_may_still_write(rung: str) -> None:
+    check_all(rung, "nn", "thread")
 
 
 # Attention ---------------------------------------------------------------------------------------
@@ -285,7 +292,7 @@ def half(shapes: Sequence[Any], which: str) -> Sequence[Any]:
     return shapes[int(which[-1]) % 2 :: 2]
 
 
-def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Sequence[Any]) -> None:
+def attend(which: str, precision: str, sanitizer: str, shapes: Sequence[Any]) -> None:
     """Every shape is a program of its own, because the size of a head is a macro."""
     name, _, number = which.partition(":")
     file = shipped(name, "attention")
@@ -295,7 +302,7 @@ def attend(which: str, precision: str, sanitizer: str, folder: Path, shapes: Seq
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_size": size, "batch": 2}
         shape = {"queries": queries, "keys": keys, **sizes, "causal": causal}
         problem = build("attention", precision, shape)
-        program = compiled(file, choice, problem, sanitizer, folder)
+        program = compiled(file, choice, problem, sanitizer)
         *given, result = problem.operands
         values = {one.name: random.normal(0, 2, one.shape) for one in given}
         stored = {name: encode(np, value, given[0].type) for name, value in values.items()}
@@ -343,28 +350,27 @@ class Decoded(dict[str, Any]):
 
 
 @pytest.mark.parametrize("which", ["naive", *(f"flash:{i}" for i in range(5))])
-def test_attention_is_right_and_stays_in_its_arrays(which: str, tmp_path: Path) -> None:
+def test_attention_is_right_and_stays_in_its_arrays(which: str) -> None:
     attend(
         which,
         "fp32",
         MEMORY,
-        tmp_path,
         ATTENTION[1:2] if which == "naive" else half(ATTENTION, which),
     )
 
 
-def test_attention_in_half_precision_is_right(tmp_path: Path) -> None:
-    attend("flash:3", "fp16", MEMORY, tmp_path, ATTENTION[1:3])
+def test_attention_in_half_precision_is_right() -> None:
+    attend("flash:3", "fp16", MEMORY, ATTENTION[1:3])
 
 
 @pytest.mark.parametrize("which", ["naive", "flash:2"])
-def test_attention_in_fp8_is_right(which: str, tmp_path: Path) -> None:
-    attend(which, "fp8", MEMORY, tmp_path, ATTENTION[1:3])
+def test_attention_in_fp8_is_right(which: str) -> None:
+    attend(which, "fp8", MEMORY, ATTENTION[1:3])
 
 
 @pytest.mark.parametrize("which", ["mma:0", "mma:2", "mma:3", "split:1", "split:2", "split:5"])
-def test_attention_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
-    attend(which, "fp16", "address", tmp_path, half(FOR_TENSOR_CORES, which))
+def test_attention_by_tensor_cores_is_right(which: str) -> None:
+    attend(which, "fp16", "address", half(FOR_TENSOR_CORES, which))
 
 
 FOR_WARPGROUPS = [
@@ -375,20 +381,20 @@ FOR_WARPGROUPS = [
 
 
 @pytest.mark.parametrize("which", ["wgmma:0", "wgmma:1", "wgmma:2"])
-def test_attention_by_warpgroups_is_right(which: str, tmp_path: Path) -> None:
-    attend(which, "fp16", "address", tmp_path, half(FOR_WARPGROUPS, which))
+def test_attention_by_warpgroups_is_right(which: str) -> None:
+    attend(which, "fp16", "address", half(FOR_WARPGROUPS, which))
 
 
 @pytest.mark.parametrize("which", ["mma_fp8:0", "mma_fp8:2", "mma_fp8:3", "split:1", "split:2"])
-def test_attention_in_fp8_by_tensor_cores_is_right(which: str, tmp_path: Path) -> None:
-    attend(which, "fp8", "address", tmp_path, half(FOR_TENSOR_CORES, which))
+def test_attention_in_fp8_by_tensor_cores_is_right(which: str) -> None:
+    attend(which, "fp8", "address", half(FOR_TENSOR_CORES, which))
 
 
-def test_threads_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
-    attend("flash:4", "fp32", "thread", tmp_path, ATTENTION[1:2])
+def test_threads_of_attention_wait_for_what_others_write() -> None:
+    attend("flash:4", "fp32", "thread", ATTENTION[1:2])
     for which in ("mma:2", "split:5"):
-        attend(which, "fp16", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])
-    attend("mma_fp8:2", "fp8", "thread", tmp_path, [(20, 70, 2, 1, 16, "on")])
+        attend(which, "fp16", "thread", [(20, 70, 2, 1, 16, "on")])
+    attend("mma_fp8:2", "fp8", "thread", [(20, 70, 2, 1, 16, "on")])
 
 
 # Layers ------------------------------------------------------------------------------------------
@@ -490,7 +496,7 @@ def run_plain(
     return verify(device, operands, 0)
 
 
-def differentiate(which: str, precision: str, sanitizer: str, folder: Path, shapes: Any) -> None:
+def differentiate(which: str, precision: str, sanitizer: str, shapes: Any) -> None:
     """Gradients of attention, of which every shape is a program of its own."""
     name, _, number = which.partition(":")
     file = shipped(name, "attention_backward")
@@ -499,55 +505,55 @@ def differentiate(which: str, precision: str, sanitizer: str, folder: Path, shap
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_size": size, "batch": 2}
         shape = {"queries": queries, "keys": keys, **sizes, "causal": causal}
         problem = build("attention_backward", precision, shape)
-        program = compiled(file, choice, problem, sanitizer, folder)
+        program = compiled(file, choice, problem, sanitizer)
         assert run_plain(program, file, choice, problem).reason == ""
 
 
-def test_gradients_of_attention_are_right(tmp_path: Path) -> None:
-    differentiate("naive", "fp32", MEMORY, tmp_path, ATTENTION[1:2])
+def test_gradients_of_attention_are_right() -> None:
+    differentiate("naive", "fp32", MEMORY, ATTENTION[1:2])
 
 
-def test_gradients_of_attention_in_half_precision_are_right(tmp_path: Path) -> None:
-    differentiate("naive", "fp16", MEMORY, tmp_path, ATTENTION[::2])
+def test_gradients_of_attention_in_half_precision_are_right() -> None:
+    differentiate("naive", "fp16", MEMORY, ATTENTION[::2])
 
 
 @pytest.mark.parametrize("which", ["mma:0", "mma:1", "mma:2"])
-def test_gradients_of_attention_by_tensor_cores_are_right(which: str, tmp_path: Path) -> None:
-    differentiate(which, "fp16", "address", tmp_path, half(FOR_TENSOR_CORES[:-1], which))
+def test_gradients_of_attention_by_tensor_cores_are_right(which: str) -> None:
+    differentiate(which, "fp16", "address", half(FOR_TENSOR_CORES[:-1], which))
 
 
 @pytest.mark.parametrize("which", ["wgmma:0", "wgmma:1"])
-def test_gradients_of_attention_by_warpgroups_are_right(which: str, tmp_path: Path) -> None:
-    differentiate(which, "fp16", "address", tmp_path, half(FOR_WARPGROUPS, which))
+def test_gradients_of_attention_by_warpgroups_are_right(which: str) -> None:
+    differentiate(which, "fp16", "address", half(FOR_WARPGROUPS, which))
 
 
-def test_threads_of_gradients_of_attention_wait_for_what_others_write(tmp_path: Path) -> None:
-    differentiate("mma:0", "fp16", "thread", tmp_path, [(40, 90, 2, 1, 16, "on")])
+def test_threads_of_gradients_of_attention_wait_for_what_others_write() -> None:
+    differentiate("mma:0", "fp16", "thread", [(40, 90, 2, 1, 16, "on")])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("workload", LAYERS)
-def test_layers_are_right(workload: str, precision: str, tmp_path: Path) -> None:
+def test_layers_are_right(workload: str, precision: str) -> None:
     (path,) = (kernels_dir() / workload).glob("01_*.cu")
     file = read_file(path)
     choice = file.header.all_variants[0]
     shapes = LAYERS[workload]
-    program = compiled(file, choice, build(workload, precision, shapes[0]), MEMORY, tmp_path)
+    program = compiled(file, choice, build(workload, precision, shapes[0]), MEMORY)
     for shape in shapes:
         problem = build(workload, precision, shape)
         assert run_plain(program, file, choice, problem).reason == ""
 
 
-def test_weights_may_be_shares_of_all_experts(tmp_path: Path) -> None:
+def test_weights_may_be_shares_of_all_experts() -> None:
     shape = {"tokens": 9, "experts": 70, "chosen": 3, "normalised": "off"}
-    check_variant("passes", "route", 0, MEMORY, tmp_path, [shape])
+    check_variant("passes", "route", 0, MEMORY, [shape])
 
 
 @pytest.mark.parametrize("workload", ["route", "sort_experts"])
-def test_threads_of_routing_wait_for_what_others_write(workload: str, tmp_path: Path) -> None:
+def test_threads_of_routing_wait_for_what_others_write(workload: str) -> None:
     name = {"route": "passes", "sort_experts": "counting"}[workload]
     shape = {"tokens": 130, "experts": 9, "chosen": 4}
-    check_variant(name, workload, 0, "thread", tmp_path, [shape])
+    check_variant(name, workload, 0, "thread", [shape])
 
 
 BY_VECTORS: dict[str, list[dict[str, Any]]] = {
@@ -574,34 +580,34 @@ OF_16_BYTES = [
 
 
 @pytest.mark.parametrize(("workload", "number"), OF_16_BYTES)
-def test_accesses_of_16_bytes_are_right(workload: str, number: int, tmp_path: Path) -> None:
-    check_variant("vectorized", workload, number, MEMORY, tmp_path, BY_VECTORS[workload])
+def test_accesses_of_16_bytes_are_right(workload: str, number: int) -> None:
+    check_variant("vectorized", workload, number, MEMORY, BY_VECTORS[workload])
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_rows_in_registers_are_right(number: int, tmp_path: Path) -> None:
-    check_variant("registers", "layernorm", number, MEMORY, tmp_path, ROWS)
+def test_rows_in_registers_are_right(number: int) -> None:
+    check_variant("registers", "layernorm", number, MEMORY, ROWS)
 
 
 NORMED = [{"rows": r, "columns": n} for r, n in ((1, 8), (37, 24), (5, 304), (3, 1024), (7, 2056))]
 
 
 @pytest.mark.parametrize(("name", "number"), [("moments", 0), ("moments", 3), ("pipelined", 2)])
-def test_moments_in_one_exchange_are_right(name: str, number: int, tmp_path: Path) -> None:
+def test_moments_in_one_exchange_are_right(name: str, number: int) -> None:
     """Of one warp, of one with fewer columns, of several."""
-    check_variant(name, "layernorm", number, MEMORY, tmp_path, NORMED)
+    check_variant(name, "layernorm", number, MEMORY, NORMED)
 
 
-def test_threads_wait_for_moments_and_for_rows_that_are_loaded_ahead(tmp_path: Path) -> None:
-    check_variant("moments", "layernorm", 0, "thread", tmp_path, NORMED[3:4])
-    check_variant("pipelined", "layernorm", 0, "thread", tmp_path, NORMED[3:4])
+def test_threads_wait_for_moments_and_for_rows_that_are_loaded_ahead() -> None:
+    check_variant("moments", "layernorm", 0, "thread", NORMED[3:4])
+    check_variant("pipelined", "layernorm", 0, "thread", NORMED[3:4])
 
 
 SORTED = ((1, 1, 1), (300, 5, 3), (33, 300, 7), (257, 1024, 1))
 """Tokens, experts, chosen: one slot, a last part that is shorter, more experts than threads."""
 
 
-def test_experts_are_sorted_by_parts(tmp_path: Path) -> None:
+def test_experts_are_sorted_by_parts() -> None:
     """One block has all slots: blocks run one after the other here, and would wait for ever."""
     file = shipped("chunks", "sort_experts")
     choice = file.header.all_variants[0]
@@ -609,19 +615,19 @@ def test_experts_are_sorted_by_parts(tmp_path: Path) -> None:
         for shape in shapes:
             sizes = dict(zip(("tokens", "experts", "chosen"), shape, strict=True))
             problem = build("sort_experts", "fp16", sizes)
-            program = compiled(file, choice, problem, sanitizer, tmp_path)
+            program = compiled(file, choice, problem, sanitizer)
             assert run_plain(program, file, choice, problem, blocks=1).reason == ""
 
 
-def test_a_softmax_in_one_pass_is_right(tmp_path: Path) -> None:
+def test_a_softmax_in_one_pass_is_right() -> None:
     shapes = [{"rows": r, "columns": n} for r, n in ((1, 1), (3, 300), (2, 4099))]
-    check_variant("online", "cross_entropy", 0, MEMORY, tmp_path, shapes)
+    check_variant("online", "cross_entropy", 0, MEMORY, shapes)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("workload", ["rmsnorm_backward", "layernorm_backward"])
-def test_sums_of_persistent_blocks_are_right(workload: str, number: int, tmp_path: Path) -> None:
-    one_block("persistent", workload, number, ((1, 1), (5, 300), (9, 264), (4, 1024)), tmp_path)
+def test_sums_of_persistent_blocks_are_right(workload: str, number: int) -> None:
+    one_block("persistent", workload, number, ((1, 1), (5, 300), (9, 264), (4, 1024)))
 
 
 @pytest.mark.parametrize(
@@ -632,19 +638,17 @@ def test_sums_of_persistent_blocks_are_right(workload: str, number: int, tmp_pat
         ("layernorm_backward", 2),
     ],
 )
-def test_rows_that_are_copied_ahead_are_right(workload: str, number: int, tmp_path: Path) -> None:
-    one_block("fed", workload, number, ((1, 8), (5, 304), (9, 264), (4, 1024)), tmp_path)
+def test_rows_that_are_copied_ahead_are_right(workload: str, number: int) -> None:
+    one_block("fed", workload, number, ((1, 8), (5, 304), (9, 264), (4, 1024)))
 
 
-def one_block(
-    name: str, workload: str, number: int, shapes: Sequence[tuple[int, int]], tmp_path: Path
-) -> None:
+def one_block(name: str, workload: str, number: int, shapes: Sequence[tuple[int, int]]) -> None:
     """One block has all rows: blocks run one after the other here, and would wait for ever."""
     file = shipped(name, workload)
     choice = file.header.all_variants[number]
     for rows, columns in shapes:
         problem = build(workload, "fp16", {"rows": rows, "columns": columns})
-        program = compiled(file, choice, problem, MEMORY, tmp_path)
+        program = compiled(file, choice, problem, MEMORY)
         assert run_plain(program, file, choice, problem, blocks=1).reason == ""
 
 
@@ -664,7 +668,6 @@ def check_variant(
     workload: str,
     number: int,
     sanitizer: str,
-    folder: Path,
     shapes: Sequence[Any],
     multiprocessors: int = 1,
     precision: str = "fp16",
@@ -672,7 +675,7 @@ def check_variant(
     """A variant, by default on 16-bit numbers."""
     file = shipped(name, workload)
     choice = file.header.all_variants[number]
-    program = compiled(file, choice, build(workload, precision, shapes[0]), sanitizer, folder)
+    program = compiled(file, choice, build(workload, precision, shapes[0]), sanitizer)
     for shape in shapes:
         problem = build(workload, precision, shape)
         ran = run_plain(program, file, choice, problem, multiprocessors=multiprocessors)
@@ -687,79 +690,79 @@ OF_SEVERAL_TILES = [
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_experts_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
+def test_experts_by_warpgroups_are_right(number: int) -> None:
     """The last shape has tiles that store the one before. An expert may come after the next one."""
-    check_variant("persistent", "grouped_gemm", number, "address", tmp_path, OF_SEVERAL_TILES, 3)
+    check_variant("persistent", "grouped_gemm", number, "address", OF_SEVERAL_TILES, 3)
 
 
 @pytest.mark.parametrize("number", [0, 3, 5])
-def test_experts_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
-    check_variant("mma", "grouped_gemm", number, "address", tmp_path, FOR_EXPERTS)
+def test_experts_by_tensor_cores_are_right(number: int) -> None:
+    check_variant("mma", "grouped_gemm", number, "address", FOR_EXPERTS)
 
 
 @pytest.mark.parametrize("number", [0, 5, 7])
-def test_4_bit_weights_of_few_rows_are_right(number: int, tmp_path: Path) -> None:
+def test_4_bit_weights_of_few_rows_are_right(number: int) -> None:
     shapes = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 1, 32), (1, 41, 2080), (21, 70, 800))]
-    check_variant("rows", "w4a16", number, MEMORY, tmp_path, shapes)
+    check_variant("rows", "w4a16", number, MEMORY, shapes)
 
 
 @pytest.mark.parametrize("number", [0, 3, 4])
-def test_4_bit_weights_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
-    check_variant("mma", "w4a16", number, "address", tmp_path, FOR_FEW_BITS)
+def test_4_bit_weights_by_tensor_cores_are_right(number: int) -> None:
+    check_variant("mma", "w4a16", number, "address", FOR_FEW_BITS)
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_blocks_in_fp8_by_tensor_cores_are_right(number: int, tmp_path: Path) -> None:
-    check_variant(*("mma", "block_gemm", number, "address", tmp_path, FOR_BLOCKS), precision="fp8")
+def test_blocks_in_fp8_by_tensor_cores_are_right(number: int) -> None:
+    check_variant(*("mma", "block_gemm", number, "address", FOR_BLOCKS), precision="fp8")
 
 
 @pytest.mark.parametrize("number", [0, 2, 3])
-def test_blocks_in_fp8_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
+def test_blocks_in_fp8_by_warpgroups_are_right(number: int) -> None:
     """One group, an even and an odd number of them, more than there are stages."""
     shapes = [(1, 8, 16), (300, 136, 400), (70, 264, 2320)]
     of = [dict(zip("mnk", shape, strict=True)) for shape in shapes]
-    check_variant("wgmma", "block_gemm", number, "address", tmp_path, of, 2, precision="fp8")
+    check_variant("wgmma", "block_gemm", number, "address", of, 2, precision="fp8")
 
 
 FOR_EPILOGUES = [{"m": m, "n": n, "k": k} for m, n, k in ((1, 2, 8), (150, 18, 72), (37, 134, 264))]
 
 
 @pytest.mark.parametrize("epilogue", ["gelu", "swiglu"])
-def test_other_epilogues_are_right(epilogue: str, tmp_path: Path) -> None:
+def test_other_epilogues_are_right(epilogue: str) -> None:
     shapes = [{**shape, "epilogue": epilogue} for shape in LAYERS["linear"]]
-    check_variant("tiled", "linear", 0, MEMORY, tmp_path, shapes)
-    check_variant("tiled", "linear", 0, MEMORY, tmp_path, shapes, precision="fp32")
+    check_variant("tiled", "linear", 0, MEMORY, shapes)
+    check_variant("tiled", "linear", 0, MEMORY, shapes, precision="fp32")
 
 
 @pytest.mark.parametrize(
     ("epilogue", "number"), [("bias", 4), ("gelu", 1), ("swiglu", 0), ("swiglu", 6)]
 )
-def test_epilogues_of_tensor_cores_are_right(epilogue: str, number: int, tmp_path: Path) -> None:
+def test_epilogues_of_tensor_cores_are_right(epilogue: str, number: int) -> None:
     shapes = [{**shape, "epilogue": epilogue} for shape in FOR_EPILOGUES]
-    check_variant("mma", "linear", number, "address", tmp_path, shapes)
+    check_variant("mma", "linear", number, "address", shapes)
 
 
 @pytest.mark.parametrize(
     ("epilogue", "number"), [("bias", 0), ("gelu", 3), ("swiglu", 0), ("swiglu", 3)]
 )
-def test_epilogues_of_warpgroups_are_right(epilogue: str, number: int, tmp_path: Path) -> None:
+def test_epilogues_of_warpgroups_are_right(epilogue: str, number: int) -> None:
     """The last shape has tiles that store the one before."""
     extents = ((1, 8, 8), (150, 264, 136), (300, 136, 872))
     shapes = [{"m": m, "n": n, "k": k, "epilogue": epilogue} for m, n, k in extents]
-    check_variant("wgmma", "linear", number, "address", tmp_path, shapes, 2)
+    check_variant("wgmma", "linear", number, "address", shapes, 2)
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_4_bit_weights_by_warpgroups_are_right(number: int, tmp_path: Path) -> None:
+def test_4_bit_weights_by_warpgroups_are_right(number: int) -> None:
     shapes = [(1, 8, 32), (300, 136, 672), (70, 264, 1056)]
     of = [dict(zip("mnk", shape, strict=True)) for shape in shapes]
-    check_variant("wgmma", "w4a16", number, "address", tmp_path, of, 2)
+    check_variant("wgmma", "w4a16", number, "address", of, 2)
 
 
-def test_threads_wait_for_operands_that_others_copy(tmp_path: Path) -> None:
-    check_variant("mma", "grouped_gemm", 3, "thread", tmp_path, FOR_EXPERTS[2:3])
-    check_variant("mma", "w4a16", 3, "thread", tmp_path, FOR_FEW_BITS[1:2])
+def test_threads_wait_for_operands_that_others_copy() -> None:
+    check_variant("mma", "grouped_gemm", 3, "thread", FOR_EXPERTS[2:3])
+    check_variant("mma", "w4a16", 3, "thread", FOR_FEW_BITS[1:2])
     of_gates = [{**FOR_EPILOGUES[2], "epilogue": "swiglu"}]
-    check_variant("mma", "linear", 6, "thread", tmp_path, of_gates)
-    check_variant("rows", "w4a16", 0, "thread", tmp_path, [{"m": 9, "n": 24, "k": 2080}])
-    check_variant(*("mma", "block_gemm", 3, "thread", tmp_path, FOR_BLOCKS[1:2]), precision="fp8")
+    check_variant("mma", "linear", 6, "thread", of_gates)
+    check_variant("rows", "w4a16", 0, "thread", [{"m": 9, "n": 24, "k": 2080}])
+    check_variant(*("mma", "block_gemm", 3, "thread", FOR_BLOCKS[1:2]), precision="fp8")

@@ -5,8 +5,6 @@
 
 #include SOURCE
 
-#include "run.hpp"
-
 #include <cstdio>
 #include <cstdlib>
 #include <vector>

@@ -15,12 +15,8 @@ inline void wait(Barrier* barrier, unsigned phase) { wait(address_of(barrier), p
 // Complete only when its barrier is waited for, as in tma.cuh.
 inline void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier* barrier) {
     if (address_of(shared) % 16 || size_t(global) % 16 || bytes % 16) std::abort();
-    const std::lock_guard<std::mutex> guard(lock);
     std::memset(shared, 0xff, bytes);  // NaN
-    Phases& phases = barriers_at.at(address_of(barrier));
-    phases.boxes.push_back([=] { std::memcpy(shared, global, bytes); });
-    phases.bytes -= long(bytes);
-    end_phase_if_complete(phases);
+    copy_before(address_of(barrier), bytes, [=] { std::memcpy(shared, global, bytes); });
 }
 inline void copy_bulk(void* shared, const void* global, unsigned bytes, Barrier* barrier, unsigned long long) {
     copy_bulk(shared, global, bytes, barrier);
@@ -33,9 +29,9 @@ inline void prefetch_bulk(const void* global, unsigned bytes, unsigned long long
 }
 
 // A store reads shared memory as late as possible: when the thread waits for it.
-inline thread_local std::vector<std::function<void()>> stores;
+inline Own<std::vector<std::function<void()>>> stores;
 
 inline void wait_until_stores_have_read() {
-    for (const auto& store : stores) store();
-    stores.clear();
+    for (const auto& store : *stores) store();
+    stores->clear();
 }

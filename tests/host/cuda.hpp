@@ -1,9 +1,8 @@
-// Enough of CUDA to compile a kernel as C++ and run its blocks on threads of the CPU, under a
-// sanitizer: one after the other, or those of a cluster at once. It is included ahead of the kernel's
-// source.
+// Enough of CUDA to compile a kernel as C++ and run its blocks on the CPU, under a sanitizer: one after the
+// other, or those of a cluster at once. It is included ahead of the kernel's source.
 #pragma once
 
-#include <pthread.h>
+#include "threads.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -18,11 +17,8 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 
-struct Index {
-    unsigned x, y, z;
-};
-inline thread_local Index threadIdx;
-inline thread_local Index blockIdx;
+#define threadIdx running->index
+#define blockIdx running->block
 inline Index blockDim;
 inline Index gridDim;
 
@@ -66,8 +62,7 @@ inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 using std::max;
 using std::min;
 
-inline thread_local pthread_barrier_t* block_barrier;
-inline void __syncthreads() { pthread_barrier_wait(block_barrier); }
+inline void __syncthreads() { running->block_barrier->sync(blockDim.x * blockDim.y); }
 
 inline void __threadfence() {}
 template <class Number>
@@ -101,21 +96,20 @@ inline void __stcs(Number* to, Number value) {
 inline float __fdividef(float number, float divisor) { return number / divisor; }
 
 struct Warp {
-    pthread_barrier_t barrier;
+    Meeting barrier;
     std::uintptr_t addresses[32];  // one of each lane
     unsigned registers[32][6];
 };
-inline thread_local Warp* warp;
-inline void __syncwarp() { pthread_barrier_wait(&warp->barrier); }
+inline void __syncwarp() { running->warp->barrier.sync(32); }
 
 inline int lane_number() { return (threadIdx.y * blockDim.x + threadIdx.x) % 32; }
 
 // What another lane has. All 32 lanes must ask.
 template <class Number>
 inline Number of_lane(Number value, int other) {
-    std::memcpy(&warp->addresses[lane_number()], &value, sizeof(value));
+    std::memcpy(&running->warp->addresses[lane_number()], &value, sizeof(value));
     __syncwarp();
-    std::memcpy(&value, &warp->addresses[other], sizeof(value));
+    std::memcpy(&value, &running->warp->addresses[other], sizeof(value));
     __syncwarp();
     return value;
 }
@@ -133,20 +127,20 @@ inline Number __shfl_sync(unsigned, Number value, int lane, int width = 32) {
     return of_lane(value, lane_number() / width * width + lane % width);
 }
 inline unsigned __ballot_sync(unsigned, bool vote) {
-    warp->addresses[lane_number()] = vote;
+    std::uintptr_t* all = running->warp->addresses;
+    all[lane_number()] = vote;
     __syncwarp();
     unsigned votes = 0;
-    for (int lane = 0; lane < 32; ++lane) votes |= unsigned(warp->addresses[lane]) << lane;
+    for (int lane = 0; lane < 32; ++lane) votes |= unsigned(all[lane]) << lane;
     __syncwarp();
     return votes;
 }
 inline unsigned __match_any_sync(unsigned, int number) {
-    warp->addresses[lane_number()] = std::uintptr_t(number);
+    std::uintptr_t* all = running->warp->addresses;
+    all[lane_number()] = std::uintptr_t(number);
     __syncwarp();
     unsigned same = 0;
-    for (int lane = 0; lane < 32; ++lane) {
-        same |= unsigned(warp->addresses[lane] == std::uintptr_t(number)) << lane;
-    }
+    for (int lane = 0; lane < 32; ++lane) same |= unsigned(all[lane] == std::uintptr_t(number)) << lane;
     __syncwarp();
     return same;
 }

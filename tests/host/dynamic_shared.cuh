@@ -3,4 +3,4 @@
 
 #include "async_copy.cuh"
 
-inline unsigned char* dynamic_shared_memory() { return dynamic; }
+inline unsigned char* dynamic_shared_memory() { return running->dynamic; }

@@ -1,7 +1,10 @@
 // kernels/include/grid_flags.cuh on the CPU, where blocks run one after the other.
 #pragma once
 
-inline unsigned read_flag(const unsigned* flag) { return *flag; }
+inline unsigned read_flag(const unsigned* flag) {
+    give_way();  // to another thread of the block that may write it
+    return *flag;
+}
 inline void write_flag(unsigned* flag, unsigned value) { *flag = value; }
 
 inline unsigned read_now(const unsigned* counter) { return *counter; }

@@ -8,8 +8,6 @@
 
 #include SOURCE
 
-#include "run.hpp"
-
 #include <cstdio>
 #include <cstdlib>
 #include <tuple>

@@ -23,13 +23,14 @@ inline int lane_of_warp() { return threadIdx.x % 32; }
 inline void load(unsigned (&to)[4], SharedAddress row, bool transposed) {
     const int lane = lane_of_warp(), group = lane / 4, place = lane % 4;
     if (row % 16) std::abort();
-    warp->addresses[lane] = row;
+    const SharedAddress* rows = running->warp->addresses;
+    running->warp->addresses[lane] = row;
     __syncwarp();
     for (int matrix = 0; matrix < 4; ++matrix) {
         unsigned short pair[2];
         for (int i = 0; i < 2; ++i) {
             const int from = transposed ? 2 * place + i : group, at = transposed ? group : 2 * place + i;
-            std::memcpy(&pair[i], reinterpret_cast<void*>(warp->addresses[matrix * 8 + from] + 2 * at), 2);
+            std::memcpy(&pair[i], reinterpret_cast<void*>(rows[matrix * 8 + from] + 2 * at), 2);
         }
         std::memcpy(&to[matrix], pair, 4);
     }
@@ -56,7 +57,7 @@ inline unsigned pack_quad(float first, float second, float third, float fourth) 
 template <typename Number>
 float held(int lane, int number, int i) {
     Number together[4 / sizeof(Number)];
-    std::memcpy(together, &warp->registers[lane][number], 4);
+    std::memcpy(together, &running->warp->registers[lane][number], 4);
     return float(together[i]);
 }
 
@@ -64,8 +65,8 @@ template <typename Number>
 void multiply_registers(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
     constexpr int EACH = 4 / sizeof(Number);
     const int lane = lane_of_warp();
-    std::copy(a, a + 4, warp->registers[lane]);
-    std::copy(b, b + 2, warp->registers[lane] + 4);
+    std::copy(a, a + 4, running->warp->registers[lane]);
+    std::copy(b, b + 2, running->warp->registers[lane] + 4);
     __syncwarp();
     for (int i = 0; i < 4; ++i) {
         const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;

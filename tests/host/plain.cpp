@@ -6,8 +6,6 @@
 
 #include SOURCE
 
-#include "run.hpp"
-
 #include <cstdio>
 #include <cstdlib>
 #include <deque>

@@ -7,7 +7,7 @@
 #include "bulk_copy.cuh"
 #include "cluster.cuh"
 
-inline unsigned char* dynamic_shared_tiles() { return dynamic; }
+inline unsigned char* dynamic_shared_tiles() { return running->dynamic; }
 
 struct TensorMap {
     unsigned char* data;
@@ -48,19 +48,15 @@ inline void check(const TensorMap& map, const void* shared) {
 inline void copy_box_to(unsigned short blocks, void* shared, const TensorMap& map, int row, int column,
                         Barrier* barrier, int matrix = 0) {
     check(map, shared);
-    const std::lock_guard<std::mutex> guard(lock);
-    for (unsigned rank = 0; rank < cluster_blocks.size(); ++rank) {
+    for (unsigned rank = 0; rank < blocks_of_cluster; ++rank) {
         if (!(blocks >> rank & 1)) continue;
         const SharedAddress tile = in_block(rank, shared);
         std::memset(reinterpret_cast<void*>(tile), 0xff, map.box_bytes());  // NaN
-        Phases& phases = barriers_at.at(in_block(rank, barrier));
-        phases.boxes.push_back([=] {
+        copy_before(in_block(rank, barrier), map.box_bytes(), [=] {
             for_box(tile, map, matrix, row, column, [&](void* to, const void* from) {
                 from ? std::memcpy(to, from, map.element) : std::memset(to, 0, map.element);
             });
         });
-        phases.bytes -= long(map.box_bytes());
-        end_phase_if_complete(phases);
     }
 }
 
@@ -78,7 +74,7 @@ inline void copy_box(void* shared, const TensorMap& map, int row, int column, Ba
 
 inline void store_box(const TensorMap& map, int row, int column, const void* shared) {
     check(map, shared);
-    stores.push_back([=] {
+    stores->push_back([=] {
         for_box(address_of(shared), map, 0, row, column, [&](const void* from, void* to) {
             if (to) std::memcpy(to, from, map.element);
         });

@@ -17,7 +17,6 @@ inline bool elected() { return threadIdx.x % 32 == 0; }
 inline int of_first_lane(int value) { return value; }  // whose other lanes have the same, or end
 
 inline bool is_last(unsigned* count, unsigned all) {
-    const std::lock_guard<std::mutex> guard(lock);
     *count = (*count + 1) % all;
     return *count == 0;
 }
@@ -99,56 +98,46 @@ struct Product {
 struct Group {
     std::vector<Product> products;
     int threads = 0;
-    bool begun = false, done = false;
-    std::condition_variable changed;
+    Waiting committed;
 };
-inline std::map<std::pair<unsigned char*, unsigned>, std::deque<Group>> groups_of;
-inline thread_local unsigned group, product;  // the next one of this thread
-inline thread_local unsigned oldest;          // its first group that may not be done
+inline std::deque<Group> groups_of[MOST_BLOCKS_AT_ONCE][8];  // block, warpgroup
+inline Own<unsigned> group, product;  // the next one of this thread
+inline Own<unsigned> oldest;          // its first group that may not be done
 
-// With the lock.
-inline std::deque<Group>& own_groups() { return groups_of[{dynamic, threadIdx.x / WARPGROUP}]; }
+inline std::deque<Group>& own_groups() { return groups_of[running->rank][threadIdx.x / WARPGROUP]; }
 
 inline Group& open_group() {
-    if (own_groups().size() <= group) own_groups().emplace_back();
-    return own_groups()[group];
+    if (own_groups().size() <= *group) own_groups().emplace_back();
+    return own_groups()[*group];
 }
 
 inline void begin_products() {}
 
 inline void commit_products() {
-    const std::lock_guard<std::mutex> guard(lock);
-    if (++open_group().threads == WARPGROUP) own_groups()[group].changed.notify_one();
-    ++group;
-    product = 0;
+    if (++open_group().threads == WARPGROUP) open_group().committed.tell();
+    ++*group;
+    *product = 0;
 }
 
 template <int pending>
 inline void wait_for_products() {
-    std::unique_lock<std::mutex> guard(lock);
-    for (; oldest + pending < group; ++oldest) {
-        Group& one = own_groups()[oldest];
-        one.changed.wait(guard, [&] { return one.done || (one.threads == WARPGROUP && !one.begun); });
-        if (one.done) continue;
-        one.begun = true;
-        guard.unlock();
-        for (Product& product : one.products) product.compute();
-        guard.lock();
+    for (; *oldest + pending < *group; ++*oldest) {
+        Group& one = own_groups()[*oldest];
+        one.committed.until([&] { return one.threads == WARPGROUP; });
+        for (Product& product : one.products) product.compute();  // by the first one
         one.products.clear();
-        one.done = true;
-        one.changed.notify_all();
     }
 }
 
 inline void compute_before_waiting(float value, float* unused) { *unused = value; }
 
-// With the lock: the product that all threads of the warpgroup begin with the same arguments.
+// The product that all threads of the warpgroup begin with the same arguments.
 template <int registers>
 inline Product& begin_product(float (&sums)[registers], unsigned long long a, unsigned long long b,
                               bool add) {
     auto& products = open_group().products;
-    if (products.size() <= product) products.push_back({a, b, add, registers, {}, {}});
-    Product& same = products[product++];
+    if (products.size() <= *product) products.push_back({a, b, add, registers, {}, {}});
+    Product& same = products[(*product)++];
     if (same.a != a || same.b != b || same.add != add || same.registers != registers) std::abort();
     same.sums[threadIdx.x % WARPGROUP] = sums;
     return same;
@@ -156,13 +145,11 @@ inline Product& begin_product(float (&sums)[registers], unsigned long long a, un
 
 template <int registers>
 inline void multiply(float (&sums)[registers], unsigned long long a, unsigned long long b, bool add) {
-    const std::lock_guard<std::mutex> guard(lock);
     begin_product(sums, a, b, add);
 }
 
 template <int registers>
 inline void multiply(float (&sums)[registers], const unsigned (&a)[4], unsigned long long b, bool add) {
-    const std::lock_guard<std::mutex> guard(lock);
     Product& product = begin_product(sums, 0, b, add);
     product.held[threadIdx.x % WARPGROUP] = a;
 }
@@ -174,9 +161,10 @@ inline unsigned& word_of(const SharedAddress (&rows)[32], int lane, int matrix) 
 
 inline void load_matrices(unsigned (&to)[4], SharedAddress row) {
     const unsigned lane = threadIdx.x % 32;
-    warp->addresses[lane] = row;
+    Warp& warp = *running->warp;
+    warp.addresses[lane] = row;
     __syncwarp();
-    for (int matrix = 0; matrix < 4; ++matrix) to[matrix] = word_of(warp->addresses, lane, matrix);
+    for (int matrix = 0; matrix < 4; ++matrix) to[matrix] = word_of(warp.addresses, lane, matrix);
     __syncwarp();
 }
 
@@ -199,29 +187,23 @@ struct Store {
     }
 };
 struct Stores {
-    std::mutex lock;
     unsigned made = 0;
-    std::deque<Store> open;
+    std::vector<Store> open;
 };
-inline std::map<Warp*, Stores> stores_of;
-inline thread_local Stores* own_stores;
-inline thread_local unsigned stores_begun;
+inline Stores stores_of[MOST_THREADS / 32];  // warp
+inline Own<unsigned> stores_begun;
 
 inline void store_matrices(SharedAddress row, const unsigned (&from)[4], bool transposed = false) {
-    if (!own_stores) {
-        const std::lock_guard<std::mutex> guard(lock);
-        own_stores = &stores_of[warp];
-    }
-    const std::lock_guard<std::mutex> guard(own_stores->lock);
-    const unsigned lane = threadIdx.x % 32, place = stores_begun++ - own_stores->made;
-    if (own_stores->open.size() <= place) own_stores->open.emplace_back();
-    Store& store = own_stores->open[place];
+    Stores& stores = stores_of[running->number / 32];
+    const unsigned lane = threadIdx.x % 32, place = (*stores_begun)++ - stores.made;
+    if (stores.open.size() <= place) stores.open.emplace_back();
+    Store& store = stores.open[place];
     store.rows[lane] = row;
     std::copy(from, from + 4, store.words[lane]);
     if (++store.lanes < 32) return;
     store.make(transposed);
-    own_stores->open.pop_front();  // the oldest: each lane comes to it first
-    ++own_stores->made;
+    stores.open.erase(stores.open.begin());  // the oldest: each lane comes to it first
+    ++stores.made;
 }
 
 inline void store_transposed(SharedAddress row, const unsigned (&from)[4]) { store_matrices(row, from, true); }
