@@ -501,6 +501,30 @@ def test_a_row_beside_other_programs_has_no_verdict() -> None:
     assert point.reason == "other programs used the cores in BASE and NEW"
 
 
+@pytest.mark.parametrize(
+    ("new", "threshold", "verdict"),
+    [
+        (101.0, 0.5, Verdict.AMBIGUOUS),
+        (100.0, 0.5, Verdict.AMBIGUOUS),  # a real change and the host's may be opposite
+        (149.0, 0.5, Verdict.AMBIGUOUS),
+        (151.0, 0.5, Verdict.SLOW),
+        (66.0, 0.5, Verdict.FAST),
+        (101.0, 50.0, Verdict.SAME),
+        (151.0, 60.0, Verdict.SAME),
+        (170.0, 60.0, Verdict.SLOW),
+    ],
+)
+def test_a_virtual_machine_shows_large_changes_only(
+    new: float, threshold: float, verdict: Verdict
+) -> None:
+    facts = {"virtual_machine": Fact("yes", source="/proc/cpuinfo")}
+    base = run(timed(100.0, 0.1), facts=facts)
+    (point,) = compare(base, run(timed(new, 0.1), facts=facts), threshold).points
+    assert point.verdict == verdict
+    if verdict == Verdict.AMBIGUOUS:
+        assert point.reason == "others on a virtual machine's host may change times by 50 %"
+
+
 def test_one_point_that_stayed_warm_costs_its_own_verdict() -> None:
     warm = run(named("a"), named("b", cache="warm"))
     compared = compare(run(named("a"), named("b")), warm, 0.5)
