@@ -51,7 +51,7 @@ function of 2.6 µs took 2.8 µs from its fourth measurement on (an H200, 1.6 µ
 
 UNSEEN_PERCENT: Final = 50.0
 """Others on the host of a virtual machine take clock, caches and memory, and no counter shows it.
-Intervals of unchanged functions were up to 33 % apart in two runs (200 pairs, AMD EPYC, 2 cores)."""
+Intervals of unchanged functions were up to 33 % apart (200 pairs, 2 cores of an AMD EPYC)."""
 
 UNSEEN: Final = f"others on a virtual machine's host may change times by {UNSEEN_PERCENT:g} %"
 
