@@ -146,7 +146,7 @@ def verdict(checks: Sequence[Property]) -> tuple[bool, str]:
         return False, "not fit to compare kernels: none could be measured (see: rooflab kernels)"
     # Rounded up, and never to zero.
     percent = max(ceil(10 * max(known) - 1e-6), 1) / 10
-    return True, f"differences of {percent:.1f} % or more can be resolved here"
+    return True, f"differences of {percent:.1f} % or more can be resolved here, within one sweep"
 
 
 # --- measuring ---------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ measured with a cold cache and the other with a warm one. A SLOW or FAST point b
 its times differ by at most LAUNCH_SHARE times the difference of an empty launch between the two
 processes, or by at most LAUNCH_NOISE of an empty launch: then the kernel need not be the cause.
 
-On the CPU of a virtual machine every verdict needs a gap of UNSEEN_PERCENT, or a threshold as high.
+On the CPU of a virtual machine SLOW and FAST need a gap of UNSEEN_PERCENT too, and SAME a threshold
+as high.
 """
 
 from __future__ import annotations
@@ -143,9 +144,13 @@ class Comparison:
 
     @property
     def unclear(self) -> int:
-        """Number of AMBIGUOUS points whose time increased by the threshold or more."""
+        """Number of AMBIGUOUS points whose time increased by the threshold or more.
+
+        Not of those that a virtual machine's host may have changed.
+        """
         return sum(
             point.verdict == Verdict.AMBIGUOUS
+            and point.reason != UNSEEN
             and (point.change_percent or 0) >= self.threshold_percent
             for point in self.points
         )
@@ -361,9 +366,10 @@ def _point(base: Measurement, new: Measurement, threshold_percent: float, virtua
         reason = f"no interval in {' and '.join(lacking)}"
         return Point(base, new, Verdict.AMBIGUOUS, reason, change, None, None)
     verdict, reason = judge(before, after, threshold_percent)
-    large = judge(before, after, UNSEEN_PERCENT)[0] in (Verdict.SLOW, Verdict.FAST)
-    if virtual and threshold_percent < UNSEEN_PERCENT and not large and not reason:
-        verdict, reason = Verdict.AMBIGUOUS, UNSEEN
+    if virtual and threshold_percent < UNSEEN_PERCENT:
+        large, _ = judge(before, after, UNSEEN_PERCENT)
+        if large not in (Verdict.SLOW, Verdict.FAST):
+            verdict, reason = Verdict.AMBIGUOUS, UNSEEN
     if doubt := _doubt(base, new, verdict, threshold_percent):
         verdict, reason = Verdict.AMBIGUOUS, doubt
     return Point(base, new, verdict, reason, change, *changes(before, after))

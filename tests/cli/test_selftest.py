@@ -48,7 +48,7 @@ Exact 1000 (fake:FakeDevice), kernel fast
   cold cache    rotated 655.4 µs, flushed 655.4 µs:       5 %           passed
                 +0.0 %
 
-differences of 0.1 % or more can be resolved here"""
+differences of 0.1 % or more can be resolved here, within one sweep"""
 
 
 def test_a_kernel_that_is_wrong(rooflab: Rooflab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_verdict_names_what_can_be_told_apart() -> None:
     worst = Property("y", "", ok=True, resolution=0.21)
     assert verdict([*good, worst]) == (
         True,
-        "differences of 0.3 % or more can be resolved here",
+        "differences of 0.3 % or more can be resolved here, within one sweep",
     )
     assert verdict([replace(worst, resolution=0.3)])[1].startswith("differences of 0.3 %")
     assert verdict([replace(worst, resolution=0.0)])[1].startswith("differences of 0.1 %")

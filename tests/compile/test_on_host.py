@@ -273,6 +273,49 @@ def test_no_thread_reads_what_another_may_still_write(rung: str) -> None:
     check_all(rung, "nn", "thread")
 
 
+# What it is made of ------------------------------------------------------------------------------
+
+MEETING = """
+extern "C" __global__ void meeting(float* values) {
+    __shared__ float exchanged[64];
+    exchanged[threadIdx.x] = values[threadIdx.x];
+    %s
+    values[threadIdx.x] = exchanged[63 - threadIdx.x];
+}
+"""
+
+
+def met(between: str, sanitizer: str, folder: Path) -> tuple[int, str, bytes]:
+    """The exit code, messages and result of two warps that reverse 64 numbers."""
+    source = folder / "meeting.cu"
+    source.write_text(MEETING % between)
+    program = built(sanitizer, "plain.cpp", f'-DSOURCE="{source}"', "-DENTRY=meeting")
+    numbers = np.arange(64, dtype=np.float32)
+    command = [str(program), *map(str, (1, 1, 1, 64, 16, numbers.nbytes))]
+    ended = subprocess.run(
+        command, input=numbers.tobytes(), capture_output=True, timeout=HANGS_S, check=False
+    )
+    return ended.returncode, ended.stderr.decode(), ended.stdout
+
+
+@pytest.mark.parametrize("sanitizer", [MEMORY, "thread"])
+def test_threads_that_meet_are_right(sanitizer: str, tmp_path: Path) -> None:
+    code, _, output = met("__syncthreads();", sanitizer, tmp_path)
+    assert code == 0
+    assert np.frombuffer(output, np.float32).tolist() == [*range(63, -1, -1)]
+
+
+def test_a_race_between_threads_is_found(tmp_path: Path) -> None:
+    code, said, _ = met("__syncwarp();", "thread", tmp_path)
+    assert code != 0 and "data race" in said
+
+
+@pytest.mark.parametrize("sanitizer", [MEMORY, "thread"])
+def test_threads_that_wait_for_ever_end_with_a_message(sanitizer: str, tmp_path: Path) -> None:
+    code, said, _ = met("if (threadIdx.x < 32) __syncthreads();", sanitizer, tmp_path)
+    assert code == 3 and "Every thread waits for others" in said
+
+
 # Attention ---------------------------------------------------------------------------------------
 
 ATTENTION = (

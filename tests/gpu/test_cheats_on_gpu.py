@@ -5,6 +5,7 @@ The kernels and what they must come to are in tests/cheats.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("name", table.GPU)
 def test_no_cheat_is_ok(name: str, elsewhere: Path) -> None:
     found = judge.surprises(table.GPU[name], elsewhere, "cuda:0")
-    if found:  # other programs may have hidden a cheat, or slowed an honest kernel down
+    if found and "PYTEST_XDIST_WORKER" in os.environ:
+        # Other tests may have hidden a cheat, or slowed an honest kernel down.
         found = judge.surprises(table.GPU[name], elsewhere, "cuda:0")
     assert not found, "\n".join(found)

@@ -80,7 +80,7 @@ def test_a_slow_function_fails_if_that_is_asked_for(tmp_path: Path) -> None:
     x = np.ones(100)
     brief = {"min_rounds": 3, "max_rounds": 3, "round_s": 0.001, "energy_s": 0}
     base = bench.bench({"test": np.sin}, x, device="cpu", timing=brief)
-    device = base.manifest.device.model_copy(update={"facts": {}})  # no virtual machine
+    device = base.manifest.device.model_copy(update={"facts": {}})  # SAME needs no virtual machine
     base = replace(base, manifest=base.manifest.model_copy(update={"device": device}))
     (row,) = base.measurements
     row = replace(row, flags="", time_us=10.0, time_lo_us=9.99, time_hi_us=10.01)

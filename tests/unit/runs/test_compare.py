@@ -501,6 +501,10 @@ def test_a_row_beside_other_programs_has_no_verdict() -> None:
     assert point.reason == "other programs used the cores in BASE and NEW"
 
 
+def on_cpu(row: Measurement, virtual: str) -> RunData:
+    return run(row, facts={"virtual_machine": Fact(virtual, source="/proc/cpuinfo")})
+
+
 @pytest.mark.parametrize(
     ("new", "threshold", "verdict"),
     [
@@ -517,12 +521,26 @@ def test_a_row_beside_other_programs_has_no_verdict() -> None:
 def test_a_virtual_machine_shows_large_changes_only(
     new: float, threshold: float, verdict: Verdict
 ) -> None:
-    facts = {"virtual_machine": Fact("yes", source="/proc/cpuinfo")}
-    base = run(timed(100.0, 0.1), facts=facts)
-    (point,) = compare(base, run(timed(new, 0.1), facts=facts), threshold).points
-    assert point.verdict == verdict
-    if verdict == Verdict.AMBIGUOUS:
-        assert point.reason == "others on a virtual machine's host may change times by 50 %"
+    base = on_cpu(timed(100.0, 0.1), "yes")
+    for one in ("yes", "no"):  # of two machines of the same name
+        compared = compare(base, on_cpu(timed(new, 0.1), one), threshold)
+        (point,) = compared.points
+        assert point.verdict == verdict
+        if verdict == Verdict.AMBIGUOUS:
+            assert point.reason == "others on a virtual machine's host may change times by 50 %"
+        assert compared.unclear == 0
+
+
+def test_wide_intervals_there_are_no_reason_to_measure_longer() -> None:
+    base, new = on_cpu(timed(100.0, 5.0), "yes"), on_cpu(timed(104.0, 5.0), "yes")
+    (point,) = compare(base, new, 0.5).points
+    assert point.reason == "others on a virtual machine's host may change times by 50 %"
+
+
+def test_a_real_cpu_is_judged_as_any_device() -> None:
+    base, new = on_cpu(timed(100.0, 0.1), "no"), on_cpu(timed(101.0, 0.1), "no")
+    assert compare(base, new, 0.5).counts[Verdict.SLOW] == 1
+    assert compare(base, base, 0.5).counts[Verdict.SAME] == 1
 
 
 def test_one_point_that_stayed_warm_costs_its_own_verdict() -> None:
