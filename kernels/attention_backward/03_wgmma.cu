@@ -36,8 +36,8 @@ first operands of the others, whose second ones, tiles of 64 rows, lie across th
     queries needs those of its own rows only, once.
   - Sums of a tile are multiplied together with the scores of the next one. P is computed while dO is multiplied by V.
     So a warpgroup leaves tensor cores to the other one only while it makes dS.
-  - Rows of a tile that belong to the next head are masked like those that are not seen: P is 0. They are finite, or
-    else these gradients are none either.
+  - Rows of a tile that belong to the next head are masked like those that are not seen: P is 0. If one holds an
+    infinity or NaN, this head's gradients are NaN too.
 
 Arithmetic: seven products of which five count. A tile and a warpgroup of a block of keys are four products of 256
 cycles, and 64 x 64 exponentials, 256 cycles of the special-function units.
