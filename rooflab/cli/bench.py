@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rooflab.cli import app, console
+from rooflab.cli.runs import (
+    FailOn,
+    FailOns,
+    Threshold,
+    compare_points,
+    refuse_unwritable,
+    write_text,
+)
 from rooflab.errors import UsageError
+
+if TYPE_CHECKING:
+    from rooflab.functions.bench import Result
 
 
 @app.command()
@@ -29,11 +41,12 @@ def bench(
     compare: Annotated[
         Path | None, typer.Option(metavar="BASE", help="Compare with a run; exit 3 if one is SLOW.")
     ] = None,
+    threshold: Threshold = None,
+    fail_on: FailOns = None,
 ) -> None:
     """Time the functions that a Python file marks, and show how close to the roof they are."""
     from rooflab.api import load
-    from rooflab.cli.runs import FailOn, compare_points, refuse_unwritable, write_text
-    from rooflab.functions.bench import joined, line
+    from rooflab.functions.bench import joined
     from rooflab.functions.marked import marked, run
     from rooflab.report.export import EXPORTERS
     from rooflab.report.terminal import remarks, sentences
@@ -42,18 +55,12 @@ def bench(
     if not path.endswith(".py"):
         raise UsageError(f"{path[:200]} is not a Python file: rooflab bench FILE.py")
     refuse_unwritable(json or "-")
+    if not compare and (threshold is not None or fail_on):
+        raise UsageError("--threshold and --fail-on are for --compare BASE")
     base = load(compare) if compare else None
-    results, failed = [], False
     out = partial(console.out().print, markup=False, soft_wrap=True)
     show = console.note if json == "-" else out
-    for result in run(marked(Path(path), name), device):
-        if isinstance(result, str):
-            failed = True
-            console.fail(result)
-            continue
-        results.append(result)
-        for row in result.measurements:
-            show(line(row))
+    results, failed = _timed(run(marked(Path(path), name), device), show)
     if not results:
         raise typer.Exit(3)
     together = joined(results)
@@ -66,6 +73,23 @@ def bench(
     if json:
         write_text(json, EXPORTERS["json"](together))
     if base:
-        compare_points([base, together], 0.5, [FailOn.slow], None, "-")
+        screen = console.err() if json == "-" else console.out()
+        compare_points([base, together], threshold, fail_on or [FailOn.slow], None, "-", screen)
     if failed or any(row.status != "ok" for row in together.measurements):
         raise typer.Exit(3)
+
+
+def _timed(races: Iterable[Result | str], show: Callable[[str], None]) -> tuple[list[Result], bool]:
+    """The results, each shown as it comes, and whether a function failed."""
+    from rooflab.functions.bench import line
+
+    results, failed = [], False
+    for result in races:
+        if isinstance(result, str):
+            failed = True
+            console.fail(result)
+            continue
+        results.append(result)
+        for row in result.measurements:
+            show(line(row))
+    return results, failed

@@ -261,6 +261,21 @@ class FailOn(StrEnum):
     ambiguous = "ambiguous"
 
 
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        help="Smallest change that counts, in percent of the time; default: 0.5, of programs 2."
+    ),
+]
+FailOns = Annotated[
+    list[FailOn] | None,
+    typer.Option(
+        help="slow: exit 3 if a point, or a program's step, is SLOW or broken; ambiguous: also "
+        "if one is AMBIGUOUS."
+    ),
+]
+
+
 @app.command()
 def compare(
     runs: Annotated[
@@ -270,19 +285,8 @@ def compare(
             help="Run folders: old and new results of one device, or runs of several devices.",
         ),
     ],
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Smallest change that counts, in percent of the time; default: 0.5, of programs 2."
-        ),
-    ] = None,
-    fail_on: Annotated[
-        list[FailOn] | None,
-        typer.Option(
-            help="slow: exit 3 if a point, or a program's step, is SLOW or broken; ambiguous: also "
-            "if one is AMBIGUOUS."
-        ),
-    ] = None,
+    threshold: Threshold = None,
+    fail_on: FailOns = None,
     format: Annotated[
         Literal["table", "markdown", "json", "github", "junit"] | None,
         typer.Option("--format", "-f", help="Default: by the suffix of --out, else table."),
@@ -332,6 +336,7 @@ def compare_points(
     fail_on: list[FailOn],
     chosen: str | None,
     out: str,
+    screen: Console | None = None,
 ) -> None:
     """Print the verdict on each point; exit with 3 if one is in ``fail_on``."""
     from rooflab.report import comparison as report
@@ -344,7 +349,7 @@ def compare_points(
     if exporter or out != "-":
         write_text(out, (exporter or report.comparison_text)(result))
     else:
-        report.print_comparison(result, console.out())
+        report.print_comparison(result, screen or console.out())
     if chosen == "github" and os.environ.get("GITHUB_ACTIONS") == "true":
         _annotate(result, fail_on)
     counts = result.counts

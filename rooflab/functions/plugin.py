@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from rooflab.functions.bench import Result
     from rooflab.runs.compare import Comparison
 
-SAVE, JSON, COMPARE, FAIL, DEVICE = (
-    f"--roofline-{word}" for word in ("save", "json", "compare", "fail", "device")
+SAVE, JSON, COMPARE, THRESHOLD, FAIL, DEVICE = (
+    f"--roofline-{word}" for word in ("save", "json", "compare", "threshold", "fail", "device")
 )
 
 IN_WORKERS = (
@@ -29,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(SAVE, metavar="FOLDER", help="write all rows as one run of rooflab")
     group.addoption(JSON, metavar="FILE", help="write all rows as JSON")
     group.addoption(COMPARE, metavar="BASE", help="compare with a run that was saved before")
+    group.addoption(
+        THRESHOLD, metavar="PERCENT", type=float, help="smallest change that counts; default: 0.5"
+    )
     group.addoption(FAIL, action="store_true", help="fail if a function is SLOW beside BASE")
     group.addoption(DEVICE, metavar="DEVICE", help="skip the tests if it is not here: cuda:0")
 
@@ -38,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RESULTS] = []
     if (base := config.getoption(COMPARE)) and not Path(base).is_dir():
         raise pytest.UsageError(f"{COMPARE} {base}: no such run; write one with {SAVE} {base}")
+    threshold = config.getoption(THRESHOLD)
+    if threshold is not None and not (base and 0 <= threshold < inf):
+        raise pytest.UsageError(f"{THRESHOLD} is 0 or more, in percent, and for {COMPARE} BASE")
 
 
 _RESULTS = pytest.StashKey[list["Result"]]()
@@ -99,7 +106,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if file := config.getoption(JSON):
         Path(file).write_text(EXPORTERS["json"](together), encoding="utf-8")
     if base := config.getoption(COMPARE):
-        for line in _changes(base, together):
+        for line in _changes(base, together, config.getoption(THRESHOLD)):
             terminalreporter.line(line)
 
 
@@ -110,30 +117,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         from rooflab.functions.bench import joined
         from rooflab.runs.compare import Comparison, Verdict
 
-        compared = _compared(base, joined(results))
+        compared = _compared(base, joined(results), session.config.getoption(THRESHOLD))
         if isinstance(compared, str) or (
             isinstance(compared, Comparison) and (compared.counts[Verdict.SLOW] or compared.broken)
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _compared(base: str, new: Result) -> Comparison | Races | str:
+def _compared(base: str, new: Result, threshold_percent: float | None) -> Comparison | Races | str:
     """As ``rooflab.compare``, or why they cannot be compared."""
     from rooflab.api import compare
     from rooflab.errors import RooflabError
 
     try:
-        return compare(base, new)
+        return compare(base, new, threshold_percent)
     except RooflabError as error:
         return f"not compared with {base}: {error}"
 
 
-def _changes(base: str, new: Result) -> list[str]:
+def _changes(base: str, new: Result, threshold_percent: float | None) -> list[str]:
     """What ``rooflab compare`` says, one line for each point that is not the SAME."""
     from rooflab.report import verdicts
     from rooflab.runs.compare import Comparison, Verdict
 
-    compared = _compared(base, new)
+    compared = _compared(base, new, threshold_percent)
     if not isinstance(compared, Comparison):
         return str(compared).splitlines()
     shown = [one for one in Verdict if one != Verdict.SAME]

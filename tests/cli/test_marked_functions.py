@@ -79,8 +79,12 @@ def test_marked_functions(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run("mine.py:product", "--compare", "base", "--json", "-") in (0, 3)
     printed = capsys.readouterr()
-    assert len(json.loads(printed.out.partition("\n]")[0] + "]")) == 2
-    assert "2 points in common" in printed.out + printed.err
+    assert len(json.loads(printed.out)) == 2
+    assert "2 points in common" in printed.err
+    assert run("mine.py:dot", "--compare", "base", "--threshold", "1e6") == 0
+    assert "1 point in common: 1 " in capsys.readouterr().out
+    assert run("mine.py:dot", "--threshold", "1") == 2
+    assert "are for --compare BASE" in capsys.readouterr().err
 
 
 def test_a_wrong_function_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:

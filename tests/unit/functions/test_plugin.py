@@ -103,9 +103,18 @@ def test_a_slow_function_fails_if_that_is_asked_for(tmp_path: Path) -> None:
     assert re.search(r"^SLOW  test  function FP64.*\+100", text, re.M)
     assert "1 point in common: 1 SLOW." in text
     assert ended(slow, **{plugin.FAIL: False})[0] == 0
+    assert ended(slow, **{plugin.THRESHOLD: 150.0})[0] == 0
     assert ended(row)[0] == 0
     assert "1 point in common: 1 SAME." in ended(row)[1]
     assert "not compared with nowhere" in ended(row, **{plugin.COMPARE: "nowhere"})[1]
+
+
+@pytest.mark.parametrize("given", ["-1", "nan", "2"])
+def test_a_threshold_is_a_percentage_and_for_a_base(run: Run, given: str) -> None:
+    base = ("--roofline-compare", ".") if given != "2" else ()
+    result = run("--roofline-threshold", given, *base)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--roofline-threshold is 0 or more, in percent, and for *"])
 
 
 def test_without_the_device_tests_are_skipped(run: Run) -> None:

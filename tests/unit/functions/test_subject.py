@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,24 @@ from rooflab.functions.subject import Called
 CACHE = 50_000
 
 
+class Clock:
+    """Seconds that pass where a test lets them, and a microsecond at each look."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+
+clock = Clock()
+
+
+@pytest.fixture(autouse=True)
+def _exact_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rooflab.functions.subject.perf_counter", clock)
+
+
 class Gpu:
     """As much of a device as a subject asks; ``ends_s`` after a call its work ends."""
 
@@ -28,12 +45,11 @@ class Gpu:
         self.until, self.takes = 0.0, MAX_BATCH
 
     def work(self, *given: Any) -> Any:
-        self.until = max(self.until, perf_counter()) + self._ends_s
+        self.until = max(self.until, clock.now) + self._ends_s
         return given[0] + 1 if given else None
 
     def synchronize(self) -> None:
-        if (left := self.until - perf_counter()) > 0:
-            sleep(left)  # not for nothing: that gives the processor to others
+        clock.now = max(clock.now, self.until)
 
     def queued(self, launch: Callable[[], None], host_us: float, most: int) -> int:
         assert host_us > 0
@@ -147,8 +163,8 @@ def test_a_slow_call_is_called_twice_and_timed_by_the_host(
 
     class Slow(Gpu):
         def work(self, *given: Any) -> Any:
-            calls.append(perf_counter())
-            sleep(0.03)
+            calls.append(clock.now)
+            clock.now += 0.03
 
         def queued(self, launch: Callable[[], None], host_us: float, most: int) -> int:
             raise AssertionError("no gate is held for so long")
