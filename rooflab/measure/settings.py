@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType, ModuleType
+from operator import attrgetter, is_
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, ClassVar, Final
 
 from rooflab.config import SweepConfig
@@ -97,7 +98,7 @@ class Settings:
     def __init__(self, device: Device, config: SweepConfig | None = None) -> None:
         self._device = device
         self._config = config
-        self._seal = Seal()
+        self._seal = Seal.now()
         self.loaded: dict[str, Own] = {}
         """By ``Kernel.id`` what the kernel's file changed when it was loaded."""
         self._settings: dict[str, Setting] = {}
@@ -381,10 +382,18 @@ class Seal:
     It is made before any code of a user is loaded.
     """
 
+    _last: ClassVar[Seal | None] = None
+
+    @classmethod
+    def now(cls) -> Seal:
+        """The last one, if a new one would be the same: to look takes a fifth of the time."""
+        if cls._last is None or not cls._last._holds():
+            cls._last = cls()
+        return cls._last
+
     def __init__(self) -> None:
-        names = [name for name in sys.modules if name.split(".")[0] == "rooflab"]
-        own = [module for name in names if isinstance(module := sys.modules[name], ModuleType)]
-        libraries = [sys.modules[name] for name in LIBRARIES if name in sys.modules]
+        self._modules = _sealed_modules()
+        own, libraries = self._modules
         classes = [
             value
             for module in own
@@ -393,10 +402,10 @@ class Seal:
         ]
         classes += _of_cupy()
         owners: list[Any] = [*own, *libraries, *classes, random.Random]
-        self._known = [(owner, _deciding(owner)) for owner in owners]
-        values = [value for _, known in self._known for value in known.values()]
-        functions = {id(one): one for value in values for one in _functions(value)}
-        self._insides = [(one, _inside(one)) for one in functions.values()]
+        self._known = [(owner, *_deciding(owner)) for owner in owners]
+        values = {id(one): one for _, _, known in self._known for one in known}
+        functions = {id(one): one for value in values.values() for one in _functions(value)}
+        self._insides = Insides([*functions.values()])
         # A new name hides one of Python's own, or that of a base.
         self._names: list[tuple[Any, frozenset[str], tuple[Any, ...]]] = [
             *((module, frozenset(vars(module)), (builtins,)) for module in own),
@@ -407,18 +416,23 @@ class Seal:
         """What is replaced; writing it restores everything."""
         return Setting(FUNCTIONS, self._broken, self._restore, _replaced)
 
+    def _holds(self) -> bool:
+        """Whether all is as it was, and nothing came."""
+        new = any(vars(owner).keys() - names for owner, names, _ in self._names)
+        return not new and self._modules == _sealed_modules() and not self._broken()
+
     def _broken(self) -> frozenset[str]:
-        inside = (one.__qualname__ for one, old in self._insides if _differs(one, old))
-        return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed()) | {*inside}
+        inside = {one.__qualname__ for one in self._insides.changed()}
+        return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed()) | inside
 
     def _changed(self) -> list[tuple[Any, str, Any]]:
         """What is replaced, with what it was; what is new, with itself."""
         replaced = [
             (owner, key, value)
-            for owner, known in self._known
-            for now in (vars(owner).get,)
-            for key, value in known.items()
-            if now(key) is not value
+            for owner, keys, known in self._known
+            if not all(map(is_, map(vars(owner).get, keys), known))
+            for key, value in zip(keys, known, strict=True)
+            if vars(owner).get(key) is not value
         ]
         added = [
             (owner, key, NEW)
@@ -436,15 +450,17 @@ class Seal:
                     delattr(owner, key)
                 else:
                     setattr(owner, key, value)
-        for function, old in self._insides:
-            if _differs(function, old):
-                function.__code__, function.__defaults__, named = old
-                function.__kwdefaults__ = dict(named) or None
+        self._insides.restore()
+
+
+def _sealed_modules() -> tuple[list[ModuleType], list[ModuleType]]:
+    """Rooflab's, and those beside them that it measures with."""
+    own = [one for name, one in sys.modules.items() if name.split(".")[0] == "rooflab"]
+    libraries = [sys.modules[name] for name in LIBRARIES if name in sys.modules]
+    return [one for one in own if isinstance(one, ModuleType)], libraries
 
 
 NEW: Final = object()
-NOTHING: Final[Values] = {}
-"""Shared: thousands of empty dictionaries keep the garbage collector busy."""
 
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
@@ -466,43 +482,74 @@ def _of_cupy() -> list[type]:
 
 def _functions(value: Any) -> list[FunctionType]:
     """Python's functions in what a module or class has under a name."""
+    if isinstance(value, (type, BuiltinFunctionType, *CONSTANTS)):
+        return []
     names = ("__wrapped__",) if type(value) is FunctionType else ("fget", "__func__", "__wrapped__")
     parts = [value, *[getattr(value, name, None) for name in names]]
     return [one for one in parts if isinstance(one, FunctionType)]
 
 
-Inside = tuple[Any, Any, dict[str, Any]]
+INSIDE: Final = ("__code__", "__defaults__", "__kwdefaults__")
+PARTS: Final = [*map(attrgetter, INSIDE)]
 
 
-def _inside(function: FunctionType) -> Inside:
-    """What it does, which may be changed in place."""
-    named = function.__kwdefaults__
-    return function.__code__, function.__defaults__, dict(named) if named else NOTHING
+class Insides:
+    """What functions do, which may be changed in place. Thousands are asked before each kernel."""
+
+    def __init__(self, functions: list[FunctionType]) -> None:
+        self._functions = functions
+        self._parts = [[*map(part, functions)] for part in PARTS]
+        self._named = [(named, dict(named)) for named in self._parts[-1] if named]
+
+    def changed(self) -> list[FunctionType]:
+        """Those that do something else now."""
+        new = [
+            all(map(is_, map(part, self._functions), old))
+            for part, old in zip(PARTS, self._parts, strict=True)
+        ]
+        other = {id(named) for named, old in self._named if not _holds(named, old)}
+        if all(new) and not other:
+            return []
+        return [
+            one
+            for one, *old in zip(self._functions, *self._parts, strict=True)
+            if id(old[-1]) in other
+            or any(part(one) is not then for part, then in zip(PARTS, old, strict=True))
+        ]
+
+    def restore(self) -> None:
+        """Make all do what they did."""
+        for named, was in self._named:
+            if not _holds(named, was):
+                named.clear()
+                named.update(was)
+        for one, *old in zip(self._functions, *self._parts, strict=True):
+            if any(part(one) is not then for part, then in zip(PARTS, old, strict=True)):
+                for name, value in zip(INSIDE, old, strict=True):
+                    setattr(one, name, value)
 
 
-def _differs(function: FunctionType, old: Inside) -> bool:
-    """Whether it does something else than ``old``. Thousands are asked before each kernel."""
-    code, defaults, named = old
-    return (
-        function.__code__ is not code
-        or function.__defaults__ != defaults
-        or (function.__kwdefaults__ or NOTHING) != named
-    )
+def _holds(named: Values, old: Values) -> bool:
+    return len(named) == len(old) and all(named.get(key) is one for key, one in old.items())
 
 
-def _deciding(owner: Any) -> Values:
-    """The functions of a module or class, and its constants."""
-    return {key: value for key, value in vars(owner).items() if _decides(owner, key, value)}
+CONSTANTS: Final = (int, float, str, tuple, frozenset)
 
 
-def _decides(owner: Any, key: str, value: Any) -> bool:
-    """Whether this is a function, or a constant of rooflab's. A look would import a lazy module."""
-    if isinstance(value, ModuleType):
-        return False
-    if callable(value) or isinstance(value, (property, classmethod, staticmethod)):
-        return True
+def _deciding(owner: Any) -> tuple[list[str], list[Any]]:
+    """The functions of a module or class, and constants of rooflab's: names and values.
+
+    A look inside would import a lazy module.
+    """
     ours = isinstance(owner, ModuleType) and owner.__name__.split(".")[0] == "rooflab"
-    return ours and key.isupper() and isinstance(value, (int, float, str, tuple, frozenset))
+    found = {
+        key: value
+        for key, value in vars(owner).items()
+        if (callable(value) and not isinstance(value, ModuleType))
+        or isinstance(value, (property, classmethod, staticmethod))
+        or (ours and isinstance(value, CONSTANTS) and key.isupper())
+    }
+    return [*found], [*found.values()]
 
 
 def _name(owner: Any) -> str:
