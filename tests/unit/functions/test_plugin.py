@@ -109,12 +109,13 @@ def test_a_slow_function_fails_if_that_is_asked_for(tmp_path: Path) -> None:
     assert "not compared with nowhere" in ended(row, **{plugin.COMPARE: "nowhere"})[1]
 
 
-@pytest.mark.parametrize("given", ["-1", "nan", "2"])
-def test_a_threshold_is_a_percentage_and_for_a_base(run: Run, given: str) -> None:
-    base = ("--roofline-compare", ".") if given != "2" else ()
-    result = run("--roofline-threshold", given, *base)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--roofline-threshold is 0 or more, in percent, and for *"])
+@pytest.mark.parametrize("given", [-1.0, float("nan"), 2.0])
+def test_a_threshold_is_a_percentage_and_for_a_base(tmp_path: Path, given: float) -> None:
+    base = None if given == 2 else str(tmp_path)
+    options = {plugin.COMPARE: base, plugin.THRESHOLD: given}
+    config: Any = SimpleNamespace(stash={}, getoption=options.get)
+    with pytest.raises(pytest.UsageError, match="threshold is 0 or more, in percent, and for "):
+        plugin.pytest_configure(config)
 
 
 def test_without_the_device_tests_are_skipped(run: Run) -> None:
