@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich.markup import escape
@@ -64,6 +64,9 @@ def model_command(
             "--separate", help="Query, key and value by products of their own; so gate and up."
         ),
     ] = False,
+    fused: Annotated[
+        bool, typer.Option("--fused", help="Gate, up and their activation by one kernel.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cuda:N or cpu.")] = "auto",
     device_facts: Annotated[
         Path | None,
@@ -93,13 +96,16 @@ def model_command(
     from rooflab.llm.config import read
 
     _check(out, link)
+    if separate and fused:
+        raise UsageError("--separate and --fused exclude each other: leave out one")
     if problems and (as_json or out is not None):
         raise UsageError("--problems prints commands: leave out --json and --out")
     model = read(config)
     lengths = _sizes(context, "--context")
     prompts = _sizes(prompt, "--prompt") if prompt else lengths
     batches = _sizes(batch, "--batch")
-    steps = _steps((prompts, lengths), batches, listed(precision), tensor_parallel, separate)
+    launched = {"gpus": tensor_parallel, "separate": separate, "fused": fused}
+    steps = _steps((prompts, lengths), batches, listed(precision), launched)
     if out is not None:
         _check_panels(steps)
     if problems:
@@ -149,8 +155,7 @@ def _steps(
     lengths: tuple[list[int], list[int]],
     batches: list[int],
     precisions: list[str],
-    gpus: int,
-    separate: bool,
+    launched: dict[str, Any],
 ) -> list[ModelStep]:
     """All prefills, then all decodes, by precision and context."""
     from rooflab.llm.operators import KNOWN, PHASES, ModelStep
@@ -161,7 +166,7 @@ def _steps(
     if unknown := [name for name in names if name not in KNOWN]:
         raise UsageError(f"--precision {unknown[0][:40]!r}: choose from {', '.join(KNOWN)}")
     steps = [
-        ModelStep(phase, batch, length, PRECISIONS[name], gpus, separate)
+        ModelStep(phase, batch, length, PRECISIONS[name], **launched)
         for phase, some in zip(PHASES, lengths, strict=True)
         for name, length, batch in product(names, some, batches)
     ]

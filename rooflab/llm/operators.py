@@ -22,6 +22,7 @@ from rooflab.workloads.collectives import AllGather, AllReduce
 from rooflab.workloads.elementwise import Add, Copy
 from rooflab.workloads.experts import GroupedGemm
 from rooflab.workloads.gemm import Gemm
+from rooflab.workloads.linear import Linear
 from rooflab.workloads.routing import Combine, Route, SortExperts
 from rooflab.workloads.rows import RmsNorm
 from rooflab.workloads.transformer import Embedding, Rope, SwiGlu
@@ -47,7 +48,8 @@ class ModelStep:
     ``context`` are the tokens of a sequence after the step. ``precision`` is that of products with
     weights; what is between them has the type of their results, as have embedding, head, attention
     and its cache. With ``separate`` the products of queries, keys and values are launched each by
-    itself, and so are gate and up.
+    itself, and so are gate and up; with ``fused`` gate, up and their activation are one kernel, if
+    they have no bias.
     """
 
     phase: Phase
@@ -56,6 +58,7 @@ class ModelStep:
     precision: Precision
     gpus: int = 1
     separate: bool = False
+    fused: bool = False
 
     @property
     def queries(self) -> int:
@@ -166,8 +169,15 @@ def _rows(name: str, step: ModelStep, rows: int, columns: int) -> Operator:
 def _product(
     step: ModelStep, name: str, outputs: int, inputs: int, bias: bool = False, times: int = 1
 ) -> Operator:
-    work = _gemm(step.tokens, outputs, inputs, step.precision)
+    work: Problem = _gemm(step.tokens, outputs, inputs, step.precision)
+    if bias:
+        work = _linear(step, outputs, inputs, "bias")
     return Operator(name, work, times, outputs * (inputs + bias))
+
+
+def _linear(step: ModelStep, outputs: int, inputs: int, epilogue: str) -> Linear:
+    sizes: Any = {"m": step.tokens, "n": outputs, "k": inputs}
+    return Linear(epilogue=epilogue, precision=step.precision, **sizes)
 
 
 def _products(
@@ -314,10 +324,14 @@ def _feed_forward(model: LanguageModel, step: ModelStep, inner: int) -> Iterator
 def _gated(
     model: LanguageModel, step: ModelStep, inner: int, of: str, bias: bool = False
 ) -> Iterator[Operator]:
-    for one in _products(step, {"gate, up": (inner, 2)}, model.hidden, bias):
-        yield replace(one, name=of + one.name)
-    work = SwiGlu(rows=step.tokens, columns=inner, precision=step.between)
-    yield Operator(f"{of}swiglu", work)
+    if step.fused and not bias:
+        work = _linear(step, inner, model.hidden, "swiglu")
+        yield Operator(f"{of}gate, up, swiglu", work, 1, 2 * inner * model.hidden)
+    else:
+        for one in _products(step, {"gate, up": (inner, 2)}, model.hidden, bias):
+            yield replace(one, name=of + one.name)
+        activation = SwiGlu(rows=step.tokens, columns=inner, precision=step.between)
+        yield Operator(f"{of}swiglu", activation)
     yield _product(step, f"{of}down", model.hidden, inner, bias)
 
 

@@ -15,6 +15,7 @@ from rooflab.llm.operators import PHASES, ModelStep, Operator, Phase, operators
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
 from rooflab.workloads.gemm import Gemm
+from rooflab.workloads.linear import Linear
 
 
 def step(
@@ -45,6 +46,7 @@ PARAMETERS = {
 def test_parameters_add_up(name: str, phase: Phase) -> None:
     assert parameters(read(name), step(phase)) == PARAMETERS[name]
     assert parameters(read(name), step(phase, separate=True)) == PARAMETERS[name]
+    assert parameters(read(name), step(phase, fused=True)) == PARAMETERS[name]
 
 
 ACTIVE = {
@@ -108,6 +110,27 @@ def test_products_that_are_launched_each_by_itself() -> None:
     assert sizes["query"] == ("1x4096x4096", 32)
     assert sizes["key, value"] == ("1x1024x4096", 64)
     assert sizes["gate, up"] == ("1x14336x4096", 64)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_gate_up_and_activation_as_one_kernel(phase: Phase) -> None:
+    """The same products; what is between them is neither written nor read."""
+    apart, fused = (by_name("llama-3.1-8b", step(phase, fused=one)) for one in (False, True))
+    one = fused["gate, up, swiglu"]
+    assert apart.keys() - fused.keys() == {"gate, up", "swiglu"}
+    assert one.weights == apart["gate, up"].weights
+    assert one.work.flops == apart["gate, up"].work.flops + apart["swiglu"].work.flops
+    between = 2 * 14336 * step(phase).tokens * 2
+    before = apart["gate, up"].work.bytes + apart["swiglu"].work.bytes
+    assert one.work.bytes == before - 2 * between
+
+
+def test_a_product_with_a_bias_is_a_linear_layer() -> None:
+    found = by_name("qwen2.5-7b", step())
+    work = found["query, key, value"].work
+    assert isinstance(work, Linear)
+    assert work.epilogue == "bias"
+    assert isinstance(found["gate, up"].work, Gemm)
 
 
 def test_every_operator_is_a_problem_or_says_that_it_is_none() -> None:
