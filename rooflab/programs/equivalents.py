@@ -1,9 +1,9 @@
 """Which problem of a workload a call of PyTorch's operations is, if it is exactly that one. Pure.
 
 Then kernels that are measured with ``rooflab sweep`` do the same as those that the call launches:
-with operands of the same sizes, types and order in memory. Products with a bias, results in place
-and views of a part of a tensor are other problems. ``epsilon`` of a norm is left at its default,
-because the time does not depend on it.
+with operands of the same sizes, types and order in memory. Results in place and views of a part of
+a tensor are other problems, and so is attention that keeps sums for gradients. ``epsilon`` of a
+norm is left at its default, because the time does not depend on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def equivalent(call: Operation) -> Problem | None:
         return None
     workload, tensor, parameters = found
     precision = TYPES.get(tensor.type, (0, ""))[1]
-    if precision not in _TYPES or not all(map(_plain, call.results or ())):
+    if precision not in _TYPES or not all(map(_plain, (call.results or ())[:1])):
         return None
     try:
         return build(workload, precision, parameters)
@@ -90,10 +90,39 @@ def _product(a: Tensor, b: Tensor, *_: Any) -> Parameters | None:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Any = None, *_: Any) -> Parameters | None:
-    if bias is not None or not _rows(x) or not _rows(weight) or x.type != weight.type:
-        return None
     n, k = weight.shape
-    return "gemm", x, {"m": x.elements // k, "n": n, "k": k, "layout": "nt"}
+    sizes: dict[str, int | str] = {"m": x.elements // k, "n": n, "k": k}
+    if not _rows(x) or not _rows(weight) or x.type != weight.type:
+        return None
+    if bias is None:
+        return "gemm", x, {**sizes, "layout": "nt"}
+    return ("linear", x, sizes) if _each(bias, n, x) else None
+
+
+def _each(one: Any, columns: int, like: Tensor) -> bool:
+    """Whether it has a number for each column."""
+    fits = isinstance(one, Tensor) and (one.shape, one.type) == ((columns,), like.type)
+    return fits and _rows(one)
+
+
+def _added(
+    bias: Tensor, x: Tensor, weight: Tensor, beta: Any = 1, alpha: Any = 1, *_: Any
+) -> Parameters | None:
+    """A linear layer, whose weights are seen transposed."""
+    product = _product(x, weight)
+    if not product or (beta, alpha) != (1, 1) or not _each(bias, weight.shape[-1], x):
+        return None
+    sizes = product[2]
+    if sizes.pop("layout") != "nt":
+        return None
+    return "linear", x, {name: sizes[name] for name in "mnk"}
+
+
+def _added_and_gelu(
+    bias: Tensor, x: Tensor, weight: Tensor, beta: Any = 1, alpha: Any = 1, gelu: Any = False
+) -> Parameters | None:
+    found = _added(bias, x, weight, beta, alpha)
+    return (*found[:2], {**found[2], "epilogue": "gelu"}) if found and gelu is True else None
 
 
 def _vector(a: Tensor, x: Tensor, *_: Any) -> Parameters | None:
@@ -117,6 +146,39 @@ def _rms_norm(x: Tensor, _: Any, weight: Any = None, *__: Any) -> Parameters | N
     return "rmsnorm", x, {"rows": prod(x.shape[:-1]), "columns": x.shape[-1]}
 
 
+def _layer_norm(x: Tensor, _: Any, weight: Any, bias: Any, *__: Any) -> Parameters | None:
+    columns = x.shape[-1]
+    if not _rows(x) or not _each(weight, columns, x) or not _each(bias, columns, x):
+        return None
+    return "layernorm", x, {"rows": prod(x.shape[:-1]), "columns": columns}
+
+
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Any,
+    sums: Any,
+    dropout: Any = 0,
+    causal: Any = False,
+    *more: Any,
+) -> Parameters | None:
+    """A scale comes last. Causal queries are those of all keys."""
+    batch, heads, queries, size = q.shape
+    kv_heads, keys = k.shape[1:3]
+    scales = (None, False, size**-0.5)  # or, before it, whether random numbers are returned
+    if bias is not None or sums is not False or dropout != 0 or not set(more) <= {*scales}:
+        return None
+    same = k.shape == v.shape == (batch, kv_heads, keys, size) and q.type == k.type == v.type
+    if not same or not all(map(_rows, (q, k, v))) or causal not in (True, False):
+        return None
+    if causal and queries != keys:
+        return None
+    heads_of = {"heads": heads, "kv_heads": kv_heads, "head_size": size, "batch": batch}
+    masked = {"causal": "on" if causal else "off"}
+    return "attention", q, {"queries": queries, "keys": keys, **heads_of, **masked}
+
+
 def _add(a: Tensor, b: Any, alpha: Any = 1, *_: Any) -> Parameters | None:
     if not isinstance(b, Tensor) or (a.shape, a.type) != (b.shape, b.type) or alpha != 1:
         return None
@@ -133,11 +195,17 @@ _KNOWN: Final[dict[str, Equivalent]] = {
     "mm": _product,
     "bmm": _product,
     "linear": _linear,
+    "addmm": _added,
+    "_addmm_activation": _added_and_gelu,
     "mv": _vector,
     "_softmax": _softmax,
     "softmax": _softmax,
     "_fused_rms_norm": _rms_norm,
     "rms_norm": _rms_norm,
+    "native_layer_norm": _layer_norm,
+    "layer_norm": _layer_norm,
+    "_scaled_dot_product_cudnn_attention": _attention,
+    "_scaled_dot_product_efficient_attention": _attention,
     "add": _add,
     "sum": _sum,
 }

@@ -52,6 +52,19 @@ def test_a_product_has_the_layout_of_its_operands_in_memory(
             "gemm bf16 m=8 n=6 k=4 batch=3 layout=nt",
         ),
         ("linear", (of(2, 8, 4), of(6, 4)), "gemm bf16 m=16 n=6 k=4 layout=nt"),
+        ("linear", (of(2, 8, 4), of(6, 4), of(6)), "linear bf16 m=16 n=6 k=4"),
+        ("addmm", (of(6), A, B_T), "linear bf16 m=8 n=6 k=4"),
+        ("addmm", (of(6), A, B_T, 1, 1), "linear bf16 m=8 n=6 k=4"),
+        (
+            "_addmm_activation",
+            (of(6), A, B_T, 1, 1, True),
+            "linear bf16 m=8 n=6 k=4 epilogue=gelu",
+        ),
+        (
+            "native_layer_norm",
+            (of(2, 8, 4), [4], of(4), of(4), 1e-5),
+            "layernorm bf16 rows=16 columns=4",
+        ),
         ("mv", (of(8, 4), of(4)), "gemv bf16 m=8 n=4"),
         ("_softmax", (of(2, 8, 4), 2, False), "softmax bf16 rows=16 columns=4"),
         ("softmax", (of(8, 4, kind="float32"), -1, None), "softmax fp32 rows=8 columns=4"),
@@ -76,8 +89,13 @@ def test_calls_that_are_a_problem(name: str, arguments: tuple[Any, ...], expecte
         ("bmm", (of(3, 8, 4, strides=(64, 4, 1)), of(3, 4, 6))),
         ("bmm", (of(3, 8, 4, strides=(0, 4, 1)), of(3, 4, 6))),  # one matrix, expanded
         ("addmm", (of(6), A, B)),
-        ("linear", (A, of(6, 4), of(6))),  # with a bias
+        ("addmm", (of(8, 6), A, B_T)),  # a matrix is added
+        ("addmm", (of(6), A, B_T, 0.5, 1)),
+        ("_addmm_activation", (of(6), A, B_T, 1, 1, False)),  # ReLU
+        ("linear", (A, of(6, 4), of(6, kind="float32"))),
         ("linear", (WIDE, of(6, 4))),
+        ("native_layer_norm", (A, [4], of(4), None, 1e-5)),
+        ("native_layer_norm", (A, [8, 4], of(8, 4), of(8, 4), 1e-5)),
         ("mv", (of(8, 4, strides=(1, 8)), of(4))),
         ("_softmax", (A, 0, False)),  # of columns
         ("_softmax", (A, -1, True)),  # of another type than its input
@@ -98,6 +116,46 @@ def test_calls_that_are_a_problem(name: str, arguments: tuple[Any, ...], expecte
 )
 def test_calls_that_are_none(name: str, arguments: tuple[Any, ...]) -> None:
     assert said(name, *arguments) == ""
+
+
+Q, KV = of(2, 8, 16, 64), of(2, 4, 16, 64)
+CUDNN, EFFICIENT = (f"_scaled_dot_product_{name}_attention" for name in ("cudnn", "efficient"))
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "causal"),
+    [
+        (CUDNN, (None, False), ""),
+        (CUDNN, (None, False, 0.0, True, False), " causal=on"),
+        (EFFICIENT, (None, False, 0.0, True), " causal=on"),
+        (EFFICIENT, (None, False, 0.0, False, 0.125), ""),
+    ],
+)
+def test_attention_whose_gradients_nobody_needs(
+    name: str, more: tuple[Any, ...], causal: str
+) -> None:
+    sizes = "queries=16 keys=16 heads=8 kv_heads=4 head_size=64 batch=2"
+    sums = of(2, 8, 0)
+    assert said(name, Q, KV, KV, *more, results=[Q, sums]) == f"attention bf16 {sizes}{causal}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        ((Q, KV, KV), (None, True, 0.0, True)),  # with sums for gradients
+        ((Q, KV, KV), (None, False, 0.1, True)),
+        ((Q, KV, KV), (of(16, 16), False, 0.0, False)),
+        ((Q, KV, KV), (None, False, 0.0, False, 0.3)),  # another scale
+        ((Q, KV, KV), (None, False, 0.0, MISSING)),
+        ((of(2, 8, 1, 64), KV, KV), (None, False, 0.0, True)),  # sees the first key only
+        ((Q, KV, of(2, 4, 16, 32)), (None, False)),
+        ((of(2, 8, 16, 64, strides=(8192, 64, 512, 1)), KV, KV), (None, False)),
+    ],
+)
+def test_attention_that_is_another_problem(
+    arguments: tuple[Tensor, ...], more: tuple[Any, ...]
+) -> None:
+    assert said(EFFICIENT, *arguments, *more) == ""
 
 
 def test_a_result_in_another_order_is_another_problem() -> None:
