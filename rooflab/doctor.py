@@ -65,16 +65,17 @@ def _cpu() -> Check:
 
     try:
         device = open_device("cpu")
-        broken = {
-            kernel.name: reason
-            for kernel in discover().all()
-            if kernel.device_kind == "cpu" and (reason := kernel.unavailable(device))
-        }
+        kernels = [kernel for kernel in discover().all() if kernel.device_kind == "cpu"]
+        reasons = [kernel.unavailable(device) for kernel in kernels]
     except RooflabError as error:
         return Check("CPU kernels", False, str(error))
-    if broken:
-        return Check("CPU kernels", False, "; ".join(broken.values()), "pip install rooflab")
-    return Check("CPU kernels", True, f"{device.name}, {device.fact('threads')} threads")
+    broken = [reason for reason in reasons if reason]
+    why = "; ".join(dict.fromkeys(broken))
+    if len(broken) == len(kernels):
+        return Check("CPU kernels", False, why)
+    skipped = f"; {len(broken)} of {len(kernels)} are skipped: {why}" if broken else ""
+    threads = device.fact("threads")
+    return Check("CPU kernels", True, f"{device.name}, {threads} threads{skipped}")
 
 
 def _cuda() -> Iterator[Check]:

@@ -13,7 +13,7 @@ from rooflab.errors import plain
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.planning import Plan
-from rooflab.report.text import digits, interval_percent, label, precision_title
+from rooflab.report.text import digits, half_width, interval_percent, label, precision_title
 from rooflab.runs.store import RunData
 
 PATIENCE_S = 5.0
@@ -99,7 +99,7 @@ class Lines(Observer):
         self._done += 1
         what = row.status
         if row.status == "ok" and row.time_us is not None:
-            what = f"{digits(row.time_us, 4)} µs ± {interval_percent(row) or 0:.1f} %"
+            what = f"{digits(row.time_us, 4)} µs ± {half_width(interval_percent(row))} %"
             what += f", {digits(row.roof_percent, 3)} % of its roof" if row.roof_percent else ""
         left = self._time_left(row)
         self._say(f"{self._done}/{self._points} {label(row)}: {what}{left and f'; {left}'}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +26,8 @@ from rooflab.errors import UsageError
 
 if TYPE_CHECKING:
     from rooflab.functions.bench import Result
+    from rooflab.functions.marked import Failed
+    from rooflab.runs.store import RunData
 
 
 @app.command()
@@ -49,47 +55,69 @@ def bench(
     from rooflab.functions.bench import joined
     from rooflab.functions.marked import marked, run
     from rooflab.report.export import EXPORTERS
-    from rooflab.report.terminal import remarks, sentences
+    from rooflab.report.terminal import remarks
+    from rooflab.runs.compare import check_threshold
+    from rooflab.runs.store import refuse_run
 
     path, _, name = file.partition(":")
     if not path.endswith(".py"):
         raise UsageError(f"{path[:200]} is not a Python file: rooflab bench FILE.py")
     refuse_unwritable(json or "-")
+    if save:
+        refuse_run(save)
     if not compare and (threshold is not None or fail_on):
         raise UsageError("--threshold and --fail-on are for --compare BASE")
+    check_threshold(threshold)
     base = load(compare) if compare else None
     out = partial(console.out().print, markup=False, soft_wrap=True)
-    show = console.note if json == "-" else out
-    results, failed = _timed(run(marked(Path(path), name), device), show)
-    if not results:
-        raise typer.Exit(3)
-    together = joined(results)
-    for remark in remarks(together.ok):
-        console.warn(remark)
-    for sentence in sentences(together.ok) if len(together.manifest.kernels) > 1 else ():
-        show(sentence)
-    if save:
-        console.note(f"{together.save(save).path}/")
+    with _prints_elsewhere() if json == "-" else nullcontext():
+        show = console.note if json == "-" else out
+        results, failures = _timed(run(marked(Path(path), name), device), show)
+    if results:
+        together: RunData = joined(results)
+        for remark in remarks(together.ok):
+            console.warn(remark)
+        if save:
+            together = joined(results).save(save)
+            console.note(f"{together.path}/")
     if json:
-        write_text(json, EXPORTERS["json"](together))
-    if base:
+        write_text(json, EXPORTERS["json"](together) if results else "[]\n")
+    if base and results:
         screen = console.err() if json == "-" else console.out()
         compare_points([base, together], threshold, fail_on or [FailOn.slow], None, "-", screen)
-    if failed or any(row.status != "ok" for row in together.measurements):
+    if any(one.usage for one in failures):
+        raise typer.Exit(2)
+    if failures or any(row.status != "ok" for row in together.measurements):
         raise typer.Exit(3)
 
 
-def _timed(races: Iterable[Result | str], show: Callable[[str], None]) -> tuple[list[Result], bool]:
-    """The results, each shown as it comes, and whether a function failed."""
-    from rooflab.functions.bench import line
-
-    results, failed = [], False
+def _timed(
+    races: Iterable[Result | Failed], show: Callable[[str], None]
+) -> tuple[list[Result], list[Failed]]:
+    """The results, each shown as it comes, and what failed."""
+    results: list[Result] = []
+    failures: list[Failed] = []
     for result in races:
-        if isinstance(result, str):
-            failed = True
-            console.fail(result)
-            continue
-        results.append(result)
-        for row in result.measurements:
-            show(line(row))
-    return results, failed
+        if isinstance(result, Result):
+            results.append(result)
+            for text in str(result).splitlines():
+                show(text)
+        else:
+            failures.append(result)
+            console.fail(result.text)
+    return results, failures
+
+
+@contextmanager
+def _prints_elsewhere() -> Iterator[None]:
+    """What a user's code prints goes to stderr: stdout is for JSON."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)

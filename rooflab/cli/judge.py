@@ -52,7 +52,7 @@ def judge(
     )
     if lacking := found.refused.lacking:
         console.warn(f"this system does not keep a submission from {', '.join(lacking)}")
-    write_text(out, json.dumps(found.document, indent=2) + "\n")
+    write_text(out, json.dumps(found.document, indent=2, allow_nan=False) + "\n")
     if not found.accepted:
         console.fail(f"refused: {found.reason}")
         raise typer.Exit(3)

@@ -137,7 +137,7 @@ def _writable(out: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"cannot write to {str(out)[:200]}: {error.strerror}; give --out a folder of yours"
+            f"cannot write to {str(out)[:200]}: {error.strerror}; name a folder of yours"
         ) from None
 
 

@@ -358,8 +358,9 @@ def compare_points(
         failures.append((counts[Verdict.AMBIGUOUS], "AMBIGUOUS"))
     elif fail_on and result.unclear:
         console.warn(
-            f"{result.unclear} AMBIGUOUS points took {result.threshold_percent:g} % longer or "
-            "more: look at them, or add --fail-on ambiguous"
+            f"{result.unclear} AMBIGUOUS point{'s' * (result.unclear > 1)} took "
+            f"{result.threshold_percent:g} % longer or more: look at them, or add --fail-on "
+            "ambiguous"
         )
     if fail_on and (found := [f"{count} {what}" for count, what in failures if count]):
         console.fail(f"{', '.join(found)} (--fail-on {' '.join(fail_on)})")

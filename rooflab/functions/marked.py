@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from inspect import isfunction
 from pathlib import Path
@@ -33,7 +33,17 @@ class Marked:
         return str(getattr(self.function, "__name__", "function"))
 
 
+@dataclass(frozen=True)
+class Failed:
+    """What became of functions that were not measured; ``usage`` if the file is to be changed."""
+
+    text: str
+    usage: bool
+
+
 def benchmark(
+    function: Function | None = None,
+    /,
     *,
     race: str = "",
     flops: StatedWork | None = None,
@@ -44,8 +54,8 @@ def benchmark(
     modules: bool = False,
     counters: bool = False,
     **arguments: Any,
-) -> Callable[[F], F]:
-    """Mark a function for ``rooflab bench``; it stays what it is.
+) -> Any:
+    """Mark a function for ``rooflab bench``; it stays what it is. Its parentheses may be left out.
 
     ``arguments`` are those of the function by name: values, or functions written in Python without
     parameters, which make them when they are needed. Functions of one ``race`` are compared with
@@ -65,7 +75,7 @@ def benchmark(
         setattr(function, _MARK, Marked(function, race, arguments, options))
         return function
 
-    return mark
+    return mark(function) if function else mark
 
 
 def marked(path: Path, name: str = "") -> list[Marked]:
@@ -90,8 +100,8 @@ def marked(path: Path, name: str = "") -> list[Marked]:
     return chosen
 
 
-def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | str]:
-    """Measure marked functions, those of a race together; a text if they or arguments fail."""
+def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | Failed]:
+    """Measure marked functions, those of a race together; or why they, or arguments, fail."""
     groups: dict[str | int, list[Marked]] = {}
     for one in chosen:
         groups.setdefault(one.race or id(one), []).append(one)
@@ -102,5 +112,9 @@ def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | st
         try:
             made = {n: one() if isfunction(one) else one for n, one in first.arguments.items()}
             yield bench(functions, **options, kwargs=made)
+        except UsageError as error:
+            yield Failed(f"{', '.join(functions)}: {error}", usage=True)
         except Exception as error:  # a user's code may raise anything
-            yield f"{', '.join(functions)}: {type(error).__name__}: {str(error)[:300]}"
+            notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            what = f"{type(error).__name__}: {str(error)[:300]}{notes}"
+            yield Failed(f"{', '.join(functions)}: {what}", usage=False)

@@ -42,9 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RESULTS] = []
     if (base := config.getoption(COMPARE)) and not Path(base).is_dir():
         raise pytest.UsageError(f"{COMPARE} {base}: no such run; write one with {SAVE} {base}")
+    if config.getoption(FAIL) and not base:
+        raise pytest.UsageError(f"{FAIL} is for {COMPARE} BASE")
+    _check_outputs(config.getoption(SAVE), config.getoption(JSON))
     threshold = config.getoption(THRESHOLD)
     if threshold is not None and not (base and 0 <= threshold < inf):
         raise pytest.UsageError(f"{THRESHOLD} is 0 or more, in percent, and for {COMPARE} BASE")
+
+
+def _check_outputs(folder: str | None, file: str | None) -> None:
+    """Before anything is timed."""
+    if folder and (Path(folder) / "manifest.json").exists():
+        raise pytest.UsageError(f"{SAVE} {folder}: this is a run already; name another folder")
+    if file and not Path(file).absolute().parent.is_dir():
+        raise pytest.UsageError(f"{JSON} {file}: no such folder")
 
 
 _RESULTS = pytest.StashKey[list["Result"]]()
@@ -58,7 +69,7 @@ def roofline(request: pytest.FixtureRequest) -> Callable[..., Result]:
     device is not here.
     """
     from rooflab.devices.registry import open_device
-    from rooflab.errors import UnavailableError
+    from rooflab.errors import UnavailableError, UsageError
     from rooflab.functions.bench import bench
 
     if hasattr(request.config, "workerinput"):
@@ -70,6 +81,8 @@ def roofline(request: pytest.FixtureRequest) -> Callable[..., Result]:
             open_device(device)
         except UnavailableError as error:
             pytest.skip(str(error))
+        except UsageError as error:
+            pytest.fail(f"{DEVICE} {device}: {error}", pytrace=False)
 
     calls = 0
 

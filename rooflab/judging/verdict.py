@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +61,9 @@ class Judged:
     def document(self) -> dict[str, Any]:
         """Plain values."""
         problem = asdict(self.row.problem)
-        found = {name: problem.get(name, getattr(self.row, name, None)) for name in FIGURES}
+        values = {name: problem.get(name, getattr(self.row, name, None)) for name in FIGURES}
+        none = {n for n, one in values.items() if isinstance(one, float) and not isfinite(one)}
+        found = {name: None if name in none else one for name, one in values.items()}
         if self.against:
             found["against_us"] = self.against.time_us
             names = ("speedup", "speedup_lo", "speedup_hi")

@@ -5,7 +5,6 @@ Each kernel has its own values of them while it works, and all others have those
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 import decimal
 import gc
@@ -22,29 +21,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter, is_
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from inspect import isfunction
 from typing import Any, ClassVar, Final
 
 from rooflab.config import SweepConfig
 from rooflab.devices.base import Device, Setting
+from rooflab.measure.seal import FUNCTIONS, Seal
 
 Values = dict[str, Any]
 
-FUNCTIONS: Final = "functions or constants"
 HOOKS: Final = "profilers, tracers or timers"
 SWEEP: Final = "settings of the sweep"
-MEASURES: Final = (FUNCTIONS, HOOKS, SWEEP)
+DEVICE: Final = "methods of the device"
+MEASURES: Final = (FUNCTIONS, HOOKS, SWEEP, DEVICE)
 """Settings that decide what is measured and compared: who changes them has no result."""
 
 TIMERS: Final = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-
-LIBRARIES: Final = (
-    *("builtins", "time", "math", "random", "statistics"),
-    *("numpy", "numpy.random", "numpy.fft", "numpy.linalg", "numpy._core._methods"),
-    *("numpy.core._methods", "cupy", "cupy.cuda", "torch"),
-)
-"""Modules beside rooflab's own whose functions a kernel must not replace."""
 
 _TORCH: Final = {
     "backends.cuda.matmul.allow_tf32": False,
@@ -111,6 +103,7 @@ class Settings:
             *(self._seal.setting(), *_of_python(), *_of_numpy(), *_of_c()),
             *(_of_sweep(self._config) if self._config else ()),
             *self._device.settings(),
+            _of_device(self._device),
         ):
             self._settings[one.name] = one
         self._discover()
@@ -130,7 +123,7 @@ class Settings:
             self._note(own)
             self._write(self._base, own.changes)
             own.stays = any(
-                self._settings[name].read() != self._base.get(name) for name in own.changes
+                _value(self._settings[name]) != self._base.get(name) for name in own.changes
             )
 
     def _note(self, own: Own) -> None:
@@ -139,8 +132,13 @@ class Settings:
             if name in before and value != before[name]:
                 if name not in MEASURES:
                     own.values[name] = value
-                setting = self._settings[name]
-                own.changes[name] = f"{name} {setting.told(self._base.get(name), value)}".strip()
+                own.changes[name] = self._told(name, value)
+
+    def _told(self, name: str, value: Any) -> str:
+        try:
+            return f"{name} {self._settings[name].told(self._base.get(name), value)}".strip()
+        except Exception:  # it cannot be read, or is nothing that it could be
+            return f"{name} cannot be read any more"
 
     def _discover(self) -> None:
         """Add the settings of packages that were imported meanwhile, with their defaults."""
@@ -150,7 +148,7 @@ class Settings:
                 self._base[setting.name] = setting.read() if default is None else default
 
     def _read(self) -> Values:
-        return {name: setting.read() for name, setting in self._settings.items()}
+        return {name: _value(setting) for name, setting in self._settings.items()}
 
     def _write(self, values: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
         """Write what some kernel has changed: the rest is as it was."""
@@ -160,8 +158,49 @@ class Settings:
                     self._settings[name].write(values[name])
 
 
+def _of_device(device: Device) -> Setting:
+    """What hides its methods: attributes of the object."""
+
+    def read() -> dict[str, Any]:
+        methods = ((name, getattr(type(device), name, None)) for name in vars(device))
+        return {name: vars(device)[name] for name, one in methods if isfunction(one)}
+
+    def write(values: Mapping[str, Any]) -> None:
+        for name in read().keys() - values.keys():
+            delattr(device, name)
+        vars(device).update(values)
+
+    return Setting(DEVICE, read, write, _names)
+
+
+UNREADABLE: Final = object()
+
+
+def _value(setting: Setting) -> Any:
+    try:
+        return setting.read()
+    except Exception:
+        return UNREADABLE
+
+
+def _environment() -> Setting:
+    """Its variables, and the object that has them."""
+    real = os.environ
+
+    def read() -> dict[str, str]:
+        return dict(os.environ) | ({} if os.environ is real else {"os.environ": "replaced"})
+
+    def write(values: Mapping[str, str]) -> None:
+        os.environ = real  # noqa: B003  no variable changes
+        for name in real.keys() - values.keys():
+            del real[name]
+        real.update(values)
+
+    return Setting("the environment", read, write, _names)
+
+
 def _of_python() -> Iterator[Setting]:
-    yield Setting("the environment", lambda: dict(os.environ), _set_environment, _names)
+    yield _environment()
     yield Setting("the working folder", _folder, os.chdir, lambda old, new: f"to {new}")
     yield Setting(
         "warnings",
@@ -268,12 +307,6 @@ def _folder() -> str:
         return ""
 
 
-def _set_environment(values: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - values.keys():
-        del os.environ[name]
-    os.environ.update(values)
-
-
 WarningFilter = tuple[str, Any, Any, Any, int]
 
 
@@ -340,9 +373,11 @@ def _set_decimal(values: tuple[Any, ...]) -> None:
 
 def _list_of_sys(name: str, change: str | Callable[[Any, Any], str]) -> Setting:
     """A list, or that in its place."""
+    real = getattr(sys, name)
 
     def write(values: tuple[Any, ...]) -> None:
-        getattr(sys, name)[:] = values
+        real[:] = values
+        setattr(sys, name, real)
 
     return Setting(f"sys.{name}", lambda: tuple(getattr(sys, name)), write, change)
 
@@ -376,186 +411,6 @@ def _set_handlers(handlers: Mapping[str, Any]) -> None:
                 signal.signal(one, handler)
 
 
-class Seal:
-    """What functions and classes meant when this was made: those that measure and compare.
-
-    It is made before any code of a user is loaded.
-    """
-
-    _last: ClassVar[Seal | None] = None
-
-    @classmethod
-    def now(cls) -> Seal:
-        """The last one, if a new one would be the same: to look takes a fifth of the time."""
-        if cls._last is None or not cls._last._holds():
-            cls._last = cls()
-        return cls._last
-
-    def __init__(self) -> None:
-        self._modules = _sealed_modules()
-        own, libraries = self._modules
-        classes = [
-            value
-            for module in own
-            for value in vars(module).values()
-            if isinstance(value, type) and value.__module__ == module.__name__
-        ]
-        classes += _of_cupy()
-        owners: list[Any] = [*own, *libraries, *classes, random.Random]
-        self._known = [(owner, *_deciding(owner)) for owner in owners]
-        values = {id(one): one for _, _, known in self._known for one in known}
-        functions = {id(one): one for value in values.values() for one in _functions(value)}
-        self._insides = Insides([*functions.values()])
-        # A new name hides one of Python's own, or that of a base.
-        self._names: list[tuple[Any, frozenset[str], tuple[Any, ...]]] = [
-            *((module, frozenset(vars(module)), (builtins,)) for module in own),
-            *((one, frozenset(vars(one)), one.__mro__[1:]) for one in classes),
-        ]
-
-    def setting(self) -> Setting:
-        """What is replaced; writing it restores everything."""
-        return Setting(FUNCTIONS, self._broken, self._restore, _replaced)
-
-    def _holds(self) -> bool:
-        """Whether all is as it was, and nothing came."""
-        new = any(vars(owner).keys() - names for owner, names, _ in self._names)
-        return not new and self._modules == _sealed_modules() and not self._broken()
-
-    def _broken(self) -> frozenset[str]:
-        inside = {one.__qualname__ for one in self._insides.changed()}
-        return frozenset(f"{_name(owner)}.{key}" for owner, key, _ in self._changed()) | inside
-
-    def _changed(self) -> list[tuple[Any, str, Any]]:
-        """What is replaced, with what it was; what is new, with itself."""
-        replaced = [
-            (owner, key, value)
-            for owner, keys, known in self._known
-            if not all(map(is_, map(vars(owner).get, keys), known))
-            for key, value in zip(keys, known, strict=True)
-            if vars(owner).get(key) is not value
-        ]
-        added = [
-            (owner, key, NEW)
-            for owner, names, hidden in self._names
-            if not vars(owner).keys() <= names
-            for key in vars(owner).keys() - names
-            if any(hasattr(one, key) for one in hidden)
-        ]
-        return replaced + added
-
-    def _restore(self, _: object) -> None:
-        for owner, key, value in self._changed():
-            with suppress(Exception):
-                if value is NEW:
-                    delattr(owner, key)
-                else:
-                    setattr(owner, key, value)
-        self._insides.restore()
-
-
-def _sealed_modules() -> tuple[list[ModuleType], list[ModuleType]]:
-    """Rooflab's, and those beside them that it measures with."""
-    own = [one for name, one in sys.modules.items() if name.split(".")[0] == "rooflab"]
-    libraries = [sys.modules[name] for name in LIBRARIES if name in sys.modules]
-    return [one for one in own if isinstance(one, ModuleType)], libraries
-
-
-NEW: Final = object()
-
-HEAP_TYPE: Final = 1 << 9
-IMMUTABLE_TYPE: Final = 1 << 8
-
-
-def _of_cupy() -> list[type]:
-    """Classes of CuPy whose methods could be replaced."""
-    modules = [sys.modules[name] for name in ("cupy", "cupy.cuda") if name in sys.modules]
-    return [
-        value
-        for module in modules
-        for value in vars(module).values()
-        if issubclass(type(value), type)  # its class would import a lazy module
-        and value.__module__.split(".")[0] == "cupy"
-        and value.__flags__ & HEAP_TYPE
-        and not value.__flags__ & IMMUTABLE_TYPE
-    ]
-
-
-def _functions(value: Any) -> list[FunctionType]:
-    """Python's functions in what a module or class has under a name."""
-    if isinstance(value, (type, BuiltinFunctionType, *CONSTANTS)):
-        return []
-    names = ("__wrapped__",) if type(value) is FunctionType else ("fget", "__func__", "__wrapped__")
-    parts = [value, *[getattr(value, name, None) for name in names]]
-    return [one for one in parts if isinstance(one, FunctionType)]
-
-
-INSIDE: Final = ("__code__", "__defaults__", "__kwdefaults__")
-PARTS: Final = [*map(attrgetter, INSIDE)]
-
-
-class Insides:
-    """What functions do, which may be changed in place. Thousands are asked before each kernel."""
-
-    def __init__(self, functions: list[FunctionType]) -> None:
-        self._functions = functions
-        self._parts = [[*map(part, functions)] for part in PARTS]
-        self._named = [(named, dict(named)) for named in self._parts[-1] if named]
-
-    def changed(self) -> list[FunctionType]:
-        """Those that do something else now."""
-        new = [
-            all(map(is_, map(part, self._functions), old))
-            for part, old in zip(PARTS, self._parts, strict=True)
-        ]
-        other = {id(named) for named, old in self._named if not _holds(named, old)}
-        if all(new) and not other:
-            return []
-        return [
-            one
-            for one, *old in zip(self._functions, *self._parts, strict=True)
-            if id(old[-1]) in other
-            or any(part(one) is not then for part, then in zip(PARTS, old, strict=True))
-        ]
-
-    def restore(self) -> None:
-        """Make all do what they did."""
-        for named, was in self._named:
-            if not _holds(named, was):
-                named.clear()
-                named.update(was)
-        for one, *old in zip(self._functions, *self._parts, strict=True):
-            if any(part(one) is not then for part, then in zip(PARTS, old, strict=True)):
-                for name, value in zip(INSIDE, old, strict=True):
-                    setattr(one, name, value)
-
-
-def _holds(named: Values, old: Values) -> bool:
-    return len(named) == len(old) and all(named.get(key) is one for key, one in old.items())
-
-
-CONSTANTS: Final = (int, float, str, tuple, frozenset)
-
-
-def _deciding(owner: Any) -> tuple[list[str], list[Any]]:
-    """The functions of a module or class, and constants of rooflab's: names and values.
-
-    A look inside would import a lazy module.
-    """
-    ours = isinstance(owner, ModuleType) and owner.__name__.split(".")[0] == "rooflab"
-    found = {
-        key: value
-        for key, value in vars(owner).items()
-        if (callable(value) and not isinstance(value, ModuleType))
-        or isinstance(value, (property, classmethod, staticmethod))
-        or (ours and isinstance(value, CONSTANTS) and key.isupper())
-    }
-    return [*found], [*found.values()]
-
-
-def _name(owner: Any) -> str:
-    return str(getattr(owner, "__qualname__", owner.__name__))
-
-
 def _hooks() -> tuple[Any, ...]:
     return (
         *(sys.getprofile(), sys.gettrace(), tuple(gc.callbacks)),
@@ -578,14 +433,13 @@ def _set_hooks(values: tuple[Any, ...]) -> None:
         signal.setitimer(timer, 0)
 
 
-def _replaced(_old: frozenset[str], new: frozenset[str]) -> str:
-    names = sorted(new)
-    return f"are replaced: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
-
-
 def _names(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The keys with other values."""
-    other = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    other = sorted(
+        key
+        for key in old.keys() | new.keys()
+        if (key in old, old.get(key)) != (key in new, new.get(key))
+    )
     return f"({', '.join(other[:3])}{', …' if len(other) > 3 else ''})"
 
 

@@ -135,7 +135,8 @@ def _operators(title: str, one: Estimate, stacks: Sequence[str]) -> Table:
     table.padding = (0, 1, 0, 0)
     table.add_column("operator", overflow="fold")
     table.add_column("work", overflow="fold", no_wrap=bool(stacks))
-    for name in ("times", "roof µs", "%"):
+    last = stacks[-1] if stacks else ""
+    for name in ("times", "roof µs", f"% of {escape(_first(last))}" if last else "%"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound", no_wrap=True)
     for stack in stacks:
@@ -143,7 +144,6 @@ def _operators(title: str, one: Estimate, stacks: Sequence[str]) -> Table:
         table.add_column("owes µs", justify="right", no_wrap=True)
     if stacks:
         table.add_column("kernel", overflow="fold")
-    last = stacks[-1] if stacks else ""
     whole = one.us(last) if last else one.roof_us
     ordered = sorted(one.operators, key=lambda each: -_us(each, last))
     shown = [each for each in ordered if _us(each, last) >= LEAST * whole]

@@ -161,14 +161,19 @@ class Comparison:
         return sum(change.broken for change in self.status_changes)
 
 
+def check_threshold(percent: float | None) -> None:
+    """Raise ``UsageError`` if it is none."""
+    if percent is not None and not 0 <= percent < inf:
+        raise UsageError(f"the threshold cannot be {percent:g}: give 0 or more, in %")
+
+
 def compare(base: RunData, new: RunData, threshold_percent: float) -> Comparison:
     """Match the points of two runs and judge each.
 
     If a run has a point twice, its last row counts. Raises ``UsageError`` if the runs are not
     comparable: different devices, cache states or fills, or no point in common.
     """
-    if not 0 <= threshold_percent < inf:
-        raise UsageError(f"the threshold cannot be {threshold_percent:g}: give 0 or more, in %")
+    check_threshold(threshold_percent)
     a, b = base.manifest.device, new.manifest.device
     _refuse_different(("the kind of device", a.kind, b.kind), ("the device", a.name, b.name))
     refuse_different_data(base, new)
@@ -270,7 +275,7 @@ def differences(
     if launches:
         was, now = (median(column) for column in zip(*launches, strict=True))
         if abs(now / was - 1) > LAUNCH_DIFFERS:
-            yield Difference("an empty launch", f"{was:.2f} µs", f"{now:.2f} µs")
+            yield Difference("an empty launch", f"{was:.3g} µs", f"{now:.3g} µs")
     variants: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
     for b, n in measured:
         of_base, of_new = variants.setdefault((b.problem.workload, b.kernel), (set(), set()))

@@ -285,6 +285,12 @@ class _Appender:
             os.close(self._file)
 
 
+def refuse_run(path: Path) -> None:
+    """Raise ``UsageError`` if there is a run: another one inside would not be found again."""
+    if (path / MANIFEST).exists():
+        raise UsageError(f"{path} is a run already: name another folder, or delete it")
+
+
 def save(
     path: Path,
     manifest: Manifest,
@@ -296,8 +302,9 @@ def save(
     """Write a run that is complete: a new folder inside ``results``, or ``path`` if that is new.
 
     ``step`` is one step of a program, ``collectives`` are those of all steps. Returns the folder;
-    raises ``RunError`` if it cannot be written.
+    raises ``RunError`` if it cannot be written, or ``UsageError`` if it is a run already.
     """
+    refuse_run(path)
     if path.exists() or path == Path("results"):
         path = create_folder(path, manifest.device.name, manifest.created)
     else:
@@ -371,7 +378,7 @@ def create_folder(parent: Path, device_name: str, now: datetime) -> Path:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(
-                f"cannot write to {str(parent)[:200]}: {reason}; give --out a folder of yours"
+                f"cannot write to {str(parent)[:200]}: {reason}; name a folder of yours"
             ) from error
     raise UsageError(f"{parent} has a hundred runs of this second: give another --out")
 

@@ -184,7 +184,7 @@ def test_a_slower_but_unclear_point_does_not_pass_in_silence(rooflab: Rooflab) -
     code, _, err = rooflab("compare", base, new, "--fail-on", "slow")
     assert code == 0
     assert joined(err) == (
-        "warning: 1 AMBIGUOUS points took 0.5 % longer or more: look at them, "
+        "warning: 1 AMBIGUOUS point took 0.5 % longer or more: look at them, "
         "or add --fail-on ambiguous"
     )
     code, _, err = rooflab("compare", base, new, "--fail-on", "ambiguous")

@@ -170,7 +170,10 @@ BAD = [
     (["-k", "fast", "--config", "fulll"], "no configuration 'fulll': name a TOML file or one of"),
     (["-k", "fast,slow", "--variant", "x"], "--variant 'x': no variants in fast, slow"),
     ([""], "workload '': name one, or none for gemm (list: rooflab workloads)"),
-    (["-k", "fast", "--out", "file"], "cannot write to file: Not a directory; give --out a folder"),
+    (
+        ["-k", "fast", "--out", "file"],
+        "cannot write to file: Not a directory; name a folder",
+    ),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import dataclasses
 import decimal
 import gc
 import io
@@ -32,9 +33,12 @@ import pytest
 from rooflab.config import SweepConfig
 from rooflab.devices.base import Setting
 from rooflab.devices.cpu.device import CpuDevice
-from rooflab.measure import protocol, verify
-from rooflab.measure.settings import Own, Seal, Settings
+from rooflab.measure import buffers, protocol, verify
+from rooflab.measure.seal import Seal
+from rooflab.measure.settings import Own, Settings
+from rooflab.model import encoding
 from rooflab.model.measurement import Measurement
+from rooflab.model.precision import PRECISIONS
 from rooflab.workloads.gemm import Gemm
 
 UPWARD = 0x800
@@ -313,10 +317,10 @@ def test_what_a_file_changed_when_it_was_loaded_is_its_kernels_own() -> None:
 
 
 def test_what_cannot_be_restored_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = [0]
+    state, device = [0], Device()
     stuck = Setting("stuck", lambda: state[0], lambda value: None)
-    monkeypatch.setattr(DEVICE, "settings", lambda: [stuck])
-    settings, own = Settings(DEVICE), Own()
+    monkeypatch.setattr(device, "settings", lambda: [stuck])
+    settings, own = Settings(device), Own()
     with settings.of(own):
         gc.disable()
     assert not own.stays
@@ -481,10 +485,122 @@ def test_a_seal_is_made_again_where_something_came() -> None:
         assert second is not first
         assert second.setting().read() == frozenset()
         patch.setattr(module, "came_later", print)
-        assert second.setting().read() == {"rooflab.measure.settings.came_later"}
+        assert second.setting().read() == {"rooflab.measure.seal.came_later"}
     third = Seal.now()
     assert third is not second
     assert third.setting().read() == frozenset()
+
+
+def _class_of_a_module() -> None:
+    np.__class__ = type("Evil", (types.ModuleType,), {"asarray": property(lambda self: None)})
+
+
+def _bases_of_a_class() -> None:
+    evil = type("Evil", Gemm.__bases__, {"tolerance_of": lambda self, operand: 1e9})
+    Gemm.__bases__ = (evil,)
+
+
+def cell() -> Any:
+    return (Settings.of.__closure__ or ())[0]
+
+
+def _closure() -> None:
+    cell().cell_contents = None
+
+
+def _table() -> None:
+    encoding.CODECS["bf16"] = encoding.CODECS["fp8_e4m3"]
+
+
+def _record() -> None:
+    output = dataclasses.replace(PRECISIONS["fp32"].output, epsilon=1e9)
+    object.__setattr__(PRECISIONS["fp32"], "output", output)
+
+
+def _module() -> None:
+    sys.modules["numpy"] = types.ModuleType("numpy")
+
+
+def _hidden() -> None:
+    statistics.sorted = lambda values: []  # type: ignore[attr-defined]
+
+
+def _truth() -> None:
+    verify.Accuracy.__bool__ = lambda self: False  # type: ignore[attr-defined]
+
+
+def named() -> dict[str, Any]:
+    return buffers.rotate.__kwdefaults__ or {}
+
+
+def _default() -> None:
+    del named()["memory"]
+    named()["other"] = None
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "told"),
+    [
+        (_class_of_a_module, lambda: (type(np), np.asarray), "numpy.__class__"),
+        (_bases_of_a_class, lambda: Gemm.__mro__, "Gemm.__bases__"),
+        (_closure, lambda: cell().cell_contents, "Settings.of"),
+        (_table, lambda: dict(encoding.CODECS), "rooflab.model.encoding.CODECS"),
+        (_record, lambda: PRECISIONS["fp32"].output, "Precision fp32"),
+        (_module, lambda: sys.modules["numpy"], "sys.modules['numpy']"),
+        (_hidden, lambda: hasattr(statistics, "sorted"), "statistics.sorted"),
+        (_truth, lambda: hasattr(verify.Accuracy, "__bool__"), "Accuracy.__bool__"),
+        (_default, lambda: dict(named()), "rotate"),
+    ],
+)
+def test_ways_around_a_functions_name(
+    change: Callable[[], None], state: Callable[[], Any], told: str
+) -> None:
+    settings, own, before = Settings(DEVICE), Own(), state()
+    with settings.of(own):
+        change()
+    assert own.tampered == f"functions or constants are replaced: {told}"
+    assert state() == before
+    assert not own.stays
+
+
+def test_an_attribute_may_not_hide_a_method_of_the_device() -> None:
+    device = Device()
+    settings, own = Settings(device), Own()
+    with settings.of(own):
+        device.time = None  # type: ignore[method-assign,assignment]
+    assert own.tampered == "methods of the device (time)"
+    assert "time" not in vars(device)
+
+
+def test_who_looks_at_annotations_changes_nothing() -> None:
+    settings, own = Settings(DEVICE), Own()
+    with settings.of(own):
+        for one in vars(verify).values():
+            getattr(one, "__annotations__", None)
+    assert own.text == ""
+
+
+@pytest.mark.parametrize(
+    "change", [lambda: setattr(sys, "path", None), lambda: delattr(np, "__name__")]
+)
+def test_what_cannot_be_read_is_restored_too(change: Callable[[], None]) -> None:
+    path, name = sys.path, np.__name__
+    settings, own = Settings(DEVICE), Own()
+    with settings.of(own):
+        change()
+        os.environ["ROOFLAB_A"] = "1"
+    assert own.text
+    assert sys.path is path
+    np.__name__ = name
+    assert "ROOFLAB_A" not in os.environ
+
+
+def test_the_environment_is_the_same_object() -> None:
+    real, own = os.environ, Own()
+    with Settings(DEVICE).of(own):
+        os.environ = dict(os.environ)  # type: ignore[assignment]  # noqa: B003
+    assert own.text == "the environment (os.environ)"
+    assert os.environ is real
 
 
 def test_methods_of_cupys_classes_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -469,7 +469,7 @@ def test_folders_are_named_by_time_and_device_and_never_reused(tmp_path: Path) -
 
 def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="give --out a folder"):
+    with pytest.raises(UsageError, match="name a folder of yours"):
         store.create_folder(tmp_path / "file", "x", NOW)
     with pytest.raises(UsageError, match="cannot write to /proc/nowhere"):
         store.create_folder(Path("/proc/nowhere"), "x", NOW)
