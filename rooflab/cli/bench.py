@@ -77,11 +77,11 @@ def bench(
         together: RunData = joined(results)
         for remark in remarks(together.ok):
             console.warn(remark)
-        if save:
-            together = joined(results).save(save)
-            console.note(f"{together.path}/")
     if json:
         write_text(json, EXPORTERS["json"](together) if results else "[]\n")
+    if save and results:
+        together = joined(results).save(save)
+        console.note(f"{together.path}/")
     if base and results:
         screen = console.err() if json == "-" else console.out()
         compare_points([base, together], threshold, fail_on or [FailOn.slow], None, "-", screen)
@@ -95,16 +95,18 @@ def _timed(
     races: Iterable[Result | Failed], show: Callable[[str], None]
 ) -> tuple[list[Result], list[Failed]]:
     """The results, each shown as it comes, and what failed."""
+    from rooflab.functions.marked import Failed
+
     results: list[Result] = []
     failures: list[Failed] = []
     for result in races:
-        if isinstance(result, Result):
+        if isinstance(result, Failed):
+            failures.append(result)
+            console.fail(result.text)
+        else:
             results.append(result)
             for text in str(result).splitlines():
                 show(text)
-        else:
-            failures.append(result)
-            console.fail(result.text)
     return results, failures
 
 

@@ -107,6 +107,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     results = config.stash[_RESULTS]
     if not results:
         return
+    from rooflab.errors import RooflabError
     from rooflab.functions.bench import joined
     from rooflab.report.export import EXPORTERS
 
@@ -114,10 +115,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for result in results:
         terminalreporter.line(str(result))
     together = joined(results)
-    if folder := config.getoption(SAVE):
-        terminalreporter.line(f"saved: {together.save(folder).path}")
-    if file := config.getoption(JSON):
-        Path(file).write_text(EXPORTERS["json"](together), encoding="utf-8")
+    try:
+        if file := config.getoption(JSON):
+            Path(file).write_text(EXPORTERS["json"](together), encoding="utf-8")
+        if folder := config.getoption(SAVE):
+            terminalreporter.line(f"saved: {together.save(folder).path}")
+    except (OSError, RooflabError) as error:
+        terminalreporter.line(f"error: {error}", red=True)
     if base := config.getoption(COMPARE):
         for line in _changes(base, together, config.getoption(THRESHOLD)):
             terminalreporter.line(line)

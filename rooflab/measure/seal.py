@@ -36,6 +36,9 @@ CONSTANTS: Final = (int, float, str, tuple, frozenset)
 LOOKED_AT: Final = ("__annotations__", "__annotations_cache__", "__annotate_func__", "__doc__")
 """Names that a class gets when somebody reads them."""
 
+OPEN: Final = ("PRECISIONS",)
+"""Tables to which files of users may add."""
+
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
 
@@ -93,6 +96,27 @@ class Seal:
         """What is replaced; writing it restores everything."""
         return Setting(FUNCTIONS, self._broken, self._restore, _replaced)
 
+    def look(self) -> Callable[[], list[str]]:
+        """What tells replaced functions, made before a kernel works.
+
+        It needs nothing that has a name: a kernel may undo its changes when it is called first.
+        """
+        known, functions, parts = self._known, self._insides.functions, self._insides.parts
+        every, each, same, inside, name, text = all, map, is_, vars, _name, str
+
+        def replaced() -> list[str]:
+            return [
+                name(owner)
+                for owner, keys, values in known
+                if not every(each(same, each(inside(owner).get, keys), values))
+            ] + [
+                text(part)
+                for part, old in parts
+                if not every(each(same, each(part, functions), old))
+            ]
+
+        return replaced
+
     def _holds(self) -> bool:
         """Whether all is as it was, and nothing came."""
         new = any(vars(owner).keys() - names for owner, names, _ in self._names)
@@ -144,10 +168,12 @@ class Seal:
                     yield f"{_name(owner)}.{key}", partial(delattr, owner, key)
 
     def _in_tables(self) -> Iterator[Change]:
-        """Files of users may add to a table."""
         for name, table, old in self._tables:
             if not all(map(is_, map(table.get, old), old.values())):
                 yield name, partial(table.update, old)
+            if name.rpartition(".")[2] not in OPEN:
+                for key in [*table.keys() - old.keys()]:
+                    yield f"{name}[{key!r}]", partial(table.pop, key)
         for one, names, values in self._records:
             if not all(map(is_, map(partial(getattr, one), names), values)):
                 what = f"{type(one).__name__} {values[0]}"
@@ -239,11 +265,11 @@ class Insides:
     """What functions do, which may be changed in place. Thousands are asked before each kernel."""
 
     def __init__(self, functions: list[FunctionType]) -> None:
-        self._functions = functions
-        self._parts = [[*map(part, functions)] for part in PARTS]
+        self.functions = functions
+        self.parts = [(part, [*map(part, functions)]) for part in PARTS]
         self._named = [
             (one, named, dict(named))
-            for one, named in zip(functions, self._parts[-1], strict=True)
+            for one, named in zip(functions, self.parts[-1][1], strict=True)
             if named
         ]
         ours = [one for one in functions if str(one.__module__).split(".")[0] == "rooflab"]
@@ -257,10 +283,10 @@ class Insides:
         for one, named, old in self._named:
             if named.keys() != old.keys() or not all(map(is_, named.values(), old.values())):
                 yield one.__qualname__, partial(_refill, named, old)
-        for part, name, were in zip(PARTS, INSIDE, self._parts, strict=True):
-            if all(map(is_, map(part, self._functions), were)):
+        for name, (part, were) in zip(INSIDE, self.parts, strict=True):
+            if all(map(is_, map(part, self.functions), were)):
                 continue
-            for one, value in zip(self._functions, were, strict=True):
+            for one, value in zip(self.functions, were, strict=True):
                 if part(one) is not value:
                     yield one.__qualname__, partial(setattr, one, name, value)
 

@@ -116,11 +116,15 @@ class Settings:
             yield
             return
         self._write({**self._base, **own.values}, own.values)
+        look = self._seal.look()
         try:
             yield
         finally:
+            early = look()
             self._discover()
             self._note(own)
+            if early and FUNCTIONS not in own.changes:
+                own.changes[FUNCTIONS] = f"{FUNCTIONS} are replaced for a while: {early[0]}"
             self._write(self._base, own.changes)
             own.stays = any(
                 _value(self._settings[name]) != self._base.get(name) for name in own.changes

@@ -396,7 +396,9 @@ def test_the_command(command: Rooflab) -> None:
     assert json.loads(Path("found.json").read_text())["accepted"]
     code, out, err = command("judge", "mine.py:once", *words)
     assert code == 3
-    assert json.loads(out)["accepted"] is False
+    found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["accepted"] is False
+    assert found["problems"][0]["rel_error"] is None
     assert f"error: refused: add fp32 {SIZE}: " in err
 
 

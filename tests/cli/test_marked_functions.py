@@ -101,9 +101,59 @@ def test_one_that_raises_leaves_the_others(capsys: pytest.CaptureFixture[str]) -
     assert "sine: ValueError: mine" in printed.err
     assert "matmul" in printed.out
     assert (Path("saved") / "manifest.json").is_file()
+    assert "rooflab.bench called sine for the first time" in printed.err
     assert run("raises.py:sine", "--device", "cpu") == 3
     assert run("raises.py", "--compare", "nowhere") in (1, 2)
     assert "matmul" not in capsys.readouterr().out
+
+
+PRINTS = """
+import os
+import numpy as np
+import rooflab
+
+print("on import")
+
+@rooflab.benchmark
+def alone():
+    print("in a call")
+    os.write(1, b"below Python")
+
+@rooflab.benchmark(a=np.ones(30))
+def one(a):
+    return a * 2
+
+@rooflab.benchmark(a=np.ones(30), precision="fp12")
+def typed(a):
+    return a * 2
+"""
+
+
+def test_standard_output_has_json_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("prints.py").write_text(PRINTS)
+    assert run("prints.py", "--json", "-") == 2  # one option is wrong
+    printed = capfd.readouterr()
+    assert [row["kernel"] for row in json.loads(printed.out)] == ["alone", "one"]
+    for text in ("on import", "in a call", "below Python", "typed: unknown precision 'fp12'"):
+        assert text in printed.err
+    assert run("prints.py:typed", "--json", "-") == 2
+    assert json.loads(capfd.readouterr().out) == []
+
+
+def test_functions_alone_are_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = "import numpy as np\nimport rooflab\n"
+    for name in ("first", "second"):
+        alone += f"@rooflab.benchmark(a=np.ones(30))\ndef {name}(a): return a + 1\n"
+    Path("alone.py").write_text(alone)
+    assert run("alone.py", "--save", "saved") == 0
+    assert "times as fast as" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["show", "saved"])
+    shown = capsys.readouterr().out
+    assert "times as fast as" not in shown
+    assert shown.count(" reached ") == 2
+    assert run("alone.py", "--save", "saved") == 2
+    assert "saved is a run already: name another folder" in capsys.readouterr().err
 
 
 def test_options_of_bench(capsys: pytest.CaptureFixture[str]) -> None:

@@ -295,7 +295,8 @@ def _size_axis(
             kept.append(shape)
             edge = x - half
     axis = replace(axis, ticks=[(places[shape], texts[shape][0]) for shape in kept])
-    if by_bytes:  # several workloads have several intensities at one place
+    # Several workloads have several intensities at one place; functions may have none.
+    if by_bytes or any(row.intensity is None for row in rows.values()):
         return axis, None, places
     ticks = [(places[shape], texts[shape][1]) for shape in kept]
     turned = 0 if square else 90

@@ -97,6 +97,8 @@ def _of_program(wanted: Wanted) -> model.Page:
         panel.bars += _bars(launches, rows, i, end, scale, binds)
         panel.labels += _names(panel, launches, rows, i, end, scale)
     title = programs.title([run], "timeline")
+    if not step.left_out:
+        title += f"; this step {model.number(step.us / 1e3)} ms"
     kept = f"The first {len(step.launches):,} launches; {step.left_out:,} more are not kept."
     notes = programs.notes([run], kept.replace(",", " ") if step.left_out else "")
     keys = programs.legend(binds)

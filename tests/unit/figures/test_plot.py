@@ -414,6 +414,10 @@ def test_the_axis_of_sizes_names_what_is_as_large_in_all_points() -> None:
     rows = [synthetic.row("tiled", (side,) * 3, "fp32", 1e-6, H200) for side in (1, 2)]
     figure = figures.draw("size", [synthetic.run("NVIDIA H200", H200, rows, synthetic.H200_FACTS)])
     assert "Size M = N = K" in [axes.get_xlabel() for axes in figure.axes]
+    assert "Intensity (FLOP/byte)" in contents(figure)
+    unknown = [replace(row, flops=None, tflops=None, intensity=None) for row in rows]
+    run = synthetic.run("NVIDIA H200", H200, unknown, synthetic.H200_FACTS)
+    assert "Intensity" not in contents(figures.draw("size", [run]))
 
 
 def test_a_label_is_nearest_to_its_own_marker() -> None:

@@ -118,6 +118,23 @@ def test_a_threshold_is_a_percentage_and_for_a_base(tmp_path: Path, given: float
         plugin.pytest_configure(config)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({plugin.FAIL: True}, "--roofline-fail is for --roofline-compare BASE"),
+        ({plugin.JSON: "no/such/rows.json"}, "rows.json: no such folder"),
+        ({plugin.SAVE: "."}, "this is a run already; name another folder"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_timed(
+    options: dict[str, Any], message: str
+) -> None:
+    Path("manifest.json").write_text("")
+    config: Any = SimpleNamespace(stash={}, getoption=options.get)
+    with pytest.raises(pytest.UsageError, match=message):
+        plugin.pytest_configure(config)
+
+
 def test_without_the_device_tests_are_skipped(run: Run) -> None:
     result = run("--roofline-device", "cuda:77", "-rs")
     result.assert_outcomes(skipped=1)

@@ -512,6 +512,10 @@ def _table() -> None:
     encoding.CODECS["bf16"] = encoding.CODECS["fp8_e4m3"]
 
 
+def _entry() -> None:
+    encoding.CODECS["fp32"] = encoding.CODECS["bf16"]
+
+
 def _record() -> None:
     output = dataclasses.replace(PRECISIONS["fp32"].output, epsilon=1e9)
     object.__setattr__(PRECISIONS["fp32"], "output", output)
@@ -545,6 +549,7 @@ def _default() -> None:
         (_bases_of_a_class, lambda: Gemm.__mro__, "Gemm.__bases__"),
         (_closure, lambda: cell().cell_contents, "Settings.of"),
         (_table, lambda: dict(encoding.CODECS), "rooflab.model.encoding.CODECS"),
+        (_entry, lambda: "fp32" in encoding.CODECS, "rooflab.model.encoding.CODECS['fp32']"),
         (_record, lambda: PRECISIONS["fp32"].output, "Precision fp32"),
         (_module, lambda: sys.modules["numpy"], "sys.modules['numpy']"),
         (_hidden, lambda: hasattr(statistics, "sorted"), "statistics.sorted"),
@@ -561,6 +566,18 @@ def test_ways_around_a_functions_name(
     assert own.tampered == f"functions or constants are replaced: {told}"
     assert state() == before
     assert not own.stays
+
+
+def test_what_undoes_itself_at_the_first_look_was_there() -> None:
+    settings, own = Settings(DEVICE), Own()
+    real = Settings._discover
+
+    def discover(self: Settings) -> None:
+        Settings._discover = real  # type: ignore[method-assign]
+
+    with settings.of(own):
+        Settings._discover = discover  # type: ignore[method-assign]
+    assert own.tampered == "functions or constants are replaced for a while: Settings"
 
 
 def test_an_attribute_may_not_hide_a_method_of_the_device() -> None:
