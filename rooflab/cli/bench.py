@@ -26,7 +26,7 @@ from rooflab.errors import UsageError
 
 if TYPE_CHECKING:
     from rooflab.functions.bench import Result
-    from rooflab.functions.marked import Failed
+    from rooflab.functions.marked import Unmeasured
     from rooflab.runs.store import RunData
 
 
@@ -92,15 +92,15 @@ def bench(
 
 
 def _timed(
-    races: Iterable[Result | Failed], show: Callable[[str], None]
-) -> tuple[list[Result], list[Failed]]:
+    races: Iterable[Result | Unmeasured], show: Callable[[str], None]
+) -> tuple[list[Result], list[Unmeasured]]:
     """The results, each shown as it comes, and what failed."""
-    from rooflab.functions.marked import Failed
+    from rooflab.functions.marked import Unmeasured
 
     results: list[Result] = []
-    failures: list[Failed] = []
+    failures: list[Unmeasured] = []
     for result in races:
-        if isinstance(result, Failed):
+        if isinstance(result, Unmeasured):
             failures.append(result)
             console.fail(result.text)
         else:

@@ -34,7 +34,7 @@ class Marked:
 
 
 @dataclass(frozen=True)
-class Failed:
+class Unmeasured:
     """What became of functions that were not measured; ``usage`` if the file is to be changed."""
 
     text: str
@@ -100,7 +100,7 @@ def marked(path: Path, name: str = "") -> list[Marked]:
     return chosen
 
 
-def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | Failed]:
+def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | Unmeasured]:
     """Measure marked functions, those of a race together; or why they, or arguments, fail."""
     groups: dict[str | int, list[Marked]] = {}
     for one in chosen:
@@ -113,8 +113,8 @@ def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | Fa
             made = {n: one() if isfunction(one) else one for n, one in first.arguments.items()}
             yield bench(functions, **options, kwargs=made)
         except UsageError as error:
-            yield Failed(f"{', '.join(functions)}: {error}", usage=True)
+            yield Unmeasured(f"{', '.join(functions)}: {error}", usage=True)
         except Exception as error:  # a user's code may raise anything
             notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
             what = f"{type(error).__name__}: {str(error)[:300]}{notes}"
-            yield Failed(f"{', '.join(functions)}: {what}", usage=False)
+            yield Unmeasured(f"{', '.join(functions)}: {what}", usage=False)

@@ -28,7 +28,7 @@ LIBRARIES: Final = (
 )
 """Modules beside rooflab's own whose functions a kernel must not replace."""
 
-Change = tuple[str, Callable[[], object]]
+Altered = tuple[str, Callable[[], object]]
 """What is other than it was, and how to undo that."""
 
 CONSTANTS: Final = (int, float, str, tuple, frozenset)
@@ -36,8 +36,8 @@ CONSTANTS: Final = (int, float, str, tuple, frozenset)
 LOOKED_AT: Final = ("__annotations__", "__annotations_cache__", "__annotate_func__", "__doc__")
 """Names that a class gets when somebody reads them."""
 
-OPEN: Final = ("PRECISIONS",)
-"""Tables to which files of users may add."""
+CLOSED: Final = ("CODECS",)
+"""Tables to which nothing may be added. Files of users add precisions, counters and more."""
 
 HEAP_TYPE: Final = 1 << 9
 IMMUTABLE_TYPE: Final = 1 << 8
@@ -131,7 +131,7 @@ class Seal:
                 with suppress(Exception):
                     undo()
 
-    def _changes(self) -> Sequence[Change]:
+    def _changes(self) -> Sequence[Altered]:
         """Those of classes alone, if there are any: they may hide others."""
         return [*self._of_classes()] or [
             *self._replaced(),
@@ -140,7 +140,7 @@ class Seal:
             *self._insides.changes(),
         ]
 
-    def _of_classes(self) -> Iterator[Change]:
+    def _of_classes(self) -> Iterator[Altered]:
         for name, module in self._modules.items():
             if sys.modules.get(name) is not module:
                 yield f"sys.modules[{name!r}]", partial(sys.modules.__setitem__, name, module)
@@ -151,7 +151,7 @@ class Seal:
             if one.__mro__ != order:
                 yield f"{_name(one)}.__bases__", partial(setattr, one, "__bases__", bases)
 
-    def _replaced(self) -> Iterator[Change]:
+    def _replaced(self) -> Iterator[Altered]:
         for owner, keys, known in self._known:
             if all(map(is_, map(vars(owner).get, keys), known)):
                 continue
@@ -159,7 +159,7 @@ class Seal:
                 if vars(owner).get(key) is not value:
                     yield f"{_name(owner)}.{key}", partial(setattr, owner, key, value)
 
-    def _added(self) -> Iterator[Change]:
+    def _added(self) -> Iterator[Altered]:
         for owner, names, hidden in self._names:
             if vars(owner).keys() <= names:
                 continue
@@ -167,11 +167,11 @@ class Seal:
                 if _special(owner, key) or any(hasattr(one, key) for one in hidden):
                     yield f"{_name(owner)}.{key}", partial(delattr, owner, key)
 
-    def _in_tables(self) -> Iterator[Change]:
+    def _in_tables(self) -> Iterator[Altered]:
         for name, table, old in self._tables:
             if not all(map(is_, map(table.get, old), old.values())):
                 yield name, partial(table.update, old)
-            if name.rpartition(".")[2] not in OPEN:
+            if name.rpartition(".")[2] in CLOSED:
                 for key in [*table.keys() - old.keys()]:
                     yield f"{name}[{key!r}]", partial(table.pop, key)
         for one, names, values in self._records:
@@ -275,7 +275,7 @@ class Insides:
         ours = [one for one in functions if str(one.__module__).split(".")[0] == "rooflab"]
         self._cells = [(one, cell, _held(cell)) for one in ours for cell in one.__closure__ or ()]
 
-    def changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[Altered]:
         """Code, default values, the dictionaries of named ones, and what rooflab's enclose."""
         for one, cell, held in self._cells:
             if _held(cell) is not held and held is not GONE:

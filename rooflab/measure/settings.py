@@ -117,10 +117,11 @@ class Settings:
             return
         self._write({**self._base, **own.values}, own.values)
         look = self._seal.look()
+        accepted = look()
         try:
             yield
         finally:
-            early = look()
+            early = [one for one in look() if one not in accepted]
             self._discover()
             self._note(own)
             if early and FUNCTIONS not in own.changes:

@@ -59,7 +59,7 @@ UNSEEN: Final = f"others on a virtual machine's host may change times by {UNSEEN
 LAUNCH_DIFFERS: Final = 0.02
 """Smallest relative change of an empty launch that is listed as a difference."""
 
-_BROKEN: Final = ("incorrect", "failed", "timeout")
+_SOUND: Final = ("ok", "skipped")
 # Momentary values, which are not part of a device's configuration.
 _MOMENTARY: Final = ("sm_clock", "memory_clock", "clock_current", "power", "temperature")
 
@@ -109,8 +109,8 @@ class StatusChange:
 
     @property
     def broken(self) -> bool:
-        """Whether the status was ``ok`` and is now a failure: a regression at any speed."""
-        return self.base.status == "ok" and self.new.status in _BROKEN
+        """Whether the status was ``ok`` and there is no figure now: a regression at any speed."""
+        return self.base.status == "ok" and self.new.status not in _SOUND
 
 
 @dataclass(frozen=True, slots=True, repr=False)

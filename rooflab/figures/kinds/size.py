@@ -98,10 +98,11 @@ def make(wanted: Wanted) -> model.Page:
     both = not by_bytes and any(row.flops for row in rows)
     quantities = [_throughput(rows), BANDWIDTH] if both else [BANDWIDTH]
     ticks = 0.24 if square else model.slanted_height(map(model.size_text, rows), theme().small)
-    twin = 0 if by_bytes else 0.22 if square else 0.4
+    single = _has_intensities(rows, by_bytes)
+    twin = 0 if not single else 0.22 if square else 0.4
     above = twin + 0.08 + several * (ticks + 0.16)
     tall = (2.1 + both * 1.1 if several else 3.3 + both * 1.6) + BETWEEN
-    first, below = (0 if by_bytes else 0.2) - several * ticks, TITLE + ticks
+    first, below = 0.2 * single - several * ticks, TITLE + ticks
     cells = grid(len(data.panels), apart=0.78, above=above, tall=tall, below=below, first=first)
     roofs, panels = device_roofs(data), []
     for (precision, group), cell in zip(data.panels.items(), cells, strict=True):
@@ -295,12 +296,16 @@ def _size_axis(
             kept.append(shape)
             edge = x - half
     axis = replace(axis, ticks=[(places[shape], texts[shape][0]) for shape in kept])
-    # Several workloads have several intensities at one place; functions may have none.
-    if by_bytes or any(row.intensity is None for row in rows.values()):
+    if not _has_intensities(rows.values(), by_bytes):
         return axis, None, places
     ticks = [(places[shape], texts[shape][1]) for shape in kept]
     turned = 0 if square else 90
     return axis, model.Axis(axis.limits, "Intensity (FLOP/byte)", axis.log, ticks, turned), places
+
+
+def _has_intensities(rows: Iterable[Measurement], by_bytes: bool) -> bool:
+    """One at each place: several workloads have several there, and functions may have none."""
+    return not by_bytes and all(row.intensity is not None for row in rows)
 
 
 def _names(rows: Iterable[Measurement]) -> str:

@@ -113,7 +113,10 @@ def test_results_go_into_a_folder_like_any_other(
             main([command, str(tmp_path / "run")])
         assert ended.value.code == 0
     assert "stated FLOPs" in capsys.readouterr().out
-    assert result.save(tmp_path / "run").path.parent == tmp_path / "run"
+    with pytest.raises(UsageError, match="run is a run already: name another folder"):
+        result.save(tmp_path / "run")
+    (tmp_path / "runs").mkdir()
+    assert result.save(tmp_path / "runs").path.parent == tmp_path / "runs"
 
 
 def test_sizes_are_made() -> None:
