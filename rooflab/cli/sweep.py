@@ -139,14 +139,9 @@ def _finish(action: Callable[[Lines], RunData]) -> tuple[int, RunData | None]:
     from rooflab.cli import progress
     from rooflab.runs import store
 
-    observer, interrupted = progress.observer(), False
+    observer = progress.observer()
     Thread(target=_load_figures, daemon=True).start()
-    try:
-        with observer.bar:
-            action(observer)
-    except KeyboardInterrupt:
-        interrupted = True
-        console.ignore_interrupts()
+    interrupted = _interrupted(partial(_with_bar, action, observer))
     run = observer.run
     if run and interrupted and run.path.exists():
         run = store.load(run.path)  # the interrupt may have come just after a row was written
@@ -165,6 +160,25 @@ def _finish(action: Callable[[Lines], RunData]) -> tuple[int, RunData | None]:
     if unread:
         raise unread
     return (130 if interrupted else _exit_code(run.measurements) or int(not drawn)), run
+
+
+def _with_bar(action: Callable[[Lines], RunData], observer: Lines) -> None:
+    with observer.bar:
+        action(observer)
+
+
+def _interrupted(work: Callable[[], object]) -> bool:
+    """Whether a Ctrl-C ended ``work``; further ones are ignored, also those that come meanwhile."""
+    try:
+        try:
+            work()
+        except KeyboardInterrupt:
+            console.ignore_interrupts()
+            return True
+    except KeyboardInterrupt:  # it came before others were ignored
+        console.ignore_interrupts()
+        return True
+    return False
 
 
 def _load_figures() -> None:
