@@ -84,12 +84,13 @@ class Seal:
             *((module, frozenset(vars(module)), (builtins,)) for module in plain),
             *((one, frozenset(vars(one)), one.__mro__[1:]) for one in classes),
         ]
-        self._tables = [
-            (f"{module.__name__}.{key}", value, dict(value))
-            for module in own
+        tables = {
+            id(value): (f"{module.__name__}.{key}", value)
+            for module in reversed(own)  # the first name is that of its own module
             for key, value in vars(module).items()
             if isinstance(value, dict) and key.isupper()
-        ]
+        }
+        self._tables = [(name, value, dict(value)) for name, value in tables.values()]
         self._records = [*_records(one for _, _, table in self._tables for one in table.values())]
 
     def setting(self) -> Setting:

@@ -95,6 +95,7 @@ class Settings:
         """By ``Kernel.id`` what the kernel's file changed when it was loaded."""
         self._settings: dict[str, Setting] = {}
         self._base: Values = {}
+        self._accepted: list[str] = []
         self.accept()
 
     def accept(self) -> None:
@@ -108,6 +109,7 @@ class Settings:
             self._settings[one.name] = one
         self._discover()
         self._base = self._read()
+        self._accepted = self._seal.look()()
 
     @contextmanager
     def of(self, own: Own, *, trusted: bool = False) -> Iterator[None]:
@@ -116,8 +118,7 @@ class Settings:
             yield
             return
         self._write({**self._base, **own.values}, own.values)
-        look = self._seal.look()
-        accepted = look()
+        look, accepted = self._seal.look(), self._accepted
         try:
             yield
         finally:
