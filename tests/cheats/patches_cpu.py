@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import random
+import statistics as python_statistics
 import sys
 import time
+import types
 from statistics import median
 
 import numpy as np
@@ -13,7 +16,8 @@ from numpy._core import _methods as methods
 
 import rooflab
 from rooflab.devices.cpu import device
-from rooflab.measure import buffers, inspection, protocol, statistics, verify
+from rooflab.measure import buffers, inspection, protocol, settings, statistics, verify
+from rooflab.model import encoding
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Piece
 
@@ -318,4 +322,122 @@ def shorter_samples(operands, stream):
             taken[-1] /= 2
         add()
 
+    return launch
+
+
+# Around the names of functions -------------------------------------------------------------------
+
+
+def exact_numbers(owner):
+    """``asarray``, asked for what was expected, gives what is there."""
+
+    def asarray(x, *args, **options):
+        local = sys._getframe(1).f_locals
+        return np.array(local["stored"], float) if "stored" in local else owner(x, *args, **options)
+
+    return asarray
+
+
+@kernel
+def class_of_numpy(operands, stream):
+    """A property of a module's class hides what is in the module."""
+    exact = exact_numbers(np.asarray)
+    like = {"asarray": property(lambda self: exact)}
+    np.__class__ = type("Like", (types.ModuleType,), like)
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def other_numpy(operands, stream):
+    """What is imported as numpy."""
+    other = types.ModuleType("numpy")
+    other.__dict__.update(vars(np), asarray=exact_numbers(np.asarray))
+    sys.modules["numpy"] = other
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def other_bases(operands, stream):
+    """A class between a workload and its own."""
+    cls = type(operands.problem)
+    cls.__bases__ = (type("Like", cls.__bases__, {"tolerance_of": lambda self, one: 1e9}),)
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def other_closure(operands, stream):
+    """What a decorated function encloses."""
+
+    def of(self, own, *, trusted=False):
+        patch(verify.Expected, verdict=lambda self, operands: verify.Accuracy(0.0))
+        patch(inspection._Marks, left=lambda self, *args: [])
+        yield
+
+    (cell,) = settings.Settings.of.__closure__ or ()
+    cell.cell_contents = of
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def other_codec(operands, stream):
+    """How a format is read that NumPy has."""
+    read = encoding.Codec(lambda arrays, x: x, lambda arrays, x: 0 * x, np.isnan)
+    encoding.CODECS["fp32"] = read
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def other_epsilon(operands, stream):
+    """That of the type, which all problems share."""
+    precision = operands.problem.precision
+    rough = dataclasses.replace(precision.output, epsilon=1e9)
+    object.__setattr__(precision, "output", rough)
+    return lambda: operands.c.fill(0)
+
+
+@kernel
+def device_attribute(operands, stream):
+    """An attribute of the device hides its method."""
+    frame = sys._getframe()
+    while not isinstance(frame.f_locals.get("self"), protocol.Protocol):
+        frame = frame.f_back
+    one = frame.f_locals["self"].device
+    real = one.time
+
+    def timed(launches, before=None):
+        found = real(launches, before)
+        found.times_us[:] = [us / 3 for us in found.times_us]
+        return found
+
+    one.time = timed
+    return launches_of(operands)
+
+
+@kernel
+def hides_sorted(operands, stream):
+    """A name in the module of statistics hides Python's."""
+    vars(python_statistics)["sorted"] = lambda values: [0.8 * one for one in sorted(values)]
+    return launches_of(operands)
+
+
+@kernel
+def undone_at_a_look(operands, stream):
+    """The first method that looks at settings puts everything back."""
+    names = (
+        *((verify.Expected, "verdict"), (inspection._Marks, "left")),
+        *((inspection, "unlike"), (settings.Settings, "_discover")),
+    )
+    was = [(owner, name, vars(owner)[name]) for owner, name in names]
+
+    def back(self):
+        for owner, name, value in was:
+            setattr(owner, name, value)
+
+    def launch():
+        patch(verify.Expected, verdict=lambda self, operands: verify.Accuracy(0.0))
+        patch(inspection._Marks, left=lambda self, *args: [])
+        patch(inspection, unlike=lambda *args: [])
+        patch(settings.Settings, _discover=back)
+
+    launch()
     return launch
