@@ -40,7 +40,6 @@ SWEEPS = {
         table.PATCHES,
         *("clock_of_time", "timing_method", "blind_verify", "own_reference", "own_tolerance"),
         *("finds_the_protocol", "known_numbers", "same_inputs"),
-        *("class_of_numpy", "other_codec", "other_epsilon", "undone_at_a_look"),
     ),
     "crashes": some(table.CRASHES, "exits", "interrupts", "raises_later"),
 }
