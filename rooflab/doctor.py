@@ -66,10 +66,9 @@ def _cpu() -> Check:
     try:
         device = open_device("cpu")
         kernels = [kernel for kernel in discover().all() if kernel.device_kind == "cpu"]
-        reasons = [kernel.unavailable(device) for kernel in kernels]
+        broken = [reason for kernel in kernels if (reason := kernel.unavailable(device))]
     except RooflabError as error:
         return Check("CPU kernels", False, str(error))
-    broken = [reason for reason in reasons if reason]
     why = "; ".join(dict.fromkeys(broken))
     if len(broken) == len(kernels):
         return Check("CPU kernels", False, why)

@@ -99,7 +99,8 @@ class Lines(Observer):
         self._done += 1
         what = row.status
         if row.status == "ok" and row.time_us is not None:
-            what = f"{digits(row.time_us, 4)} µs ± {half_width(interval_percent(row))} %"
+            half = half_width(interval_percent(row))
+            what = f"{digits(row.time_us, 4)} µs{half and f' ± {half} %'}"
             what += f", {digits(row.roof_percent, 3)} % of its roof" if row.roof_percent else ""
         left = self._time_left(row)
         self._say(f"{self._done}/{self._points} {label(row)}: {what}{left and f'; {left}'}")

@@ -73,21 +73,21 @@ def bench(
     with _prints_elsewhere() if json == "-" else nullcontext():
         show = console.note if json == "-" else out
         results, failures = _timed(run(marked(Path(path), name), device), show)
-    if results:
-        together: RunData = joined(results)
-        for remark in remarks(together.ok):
-            console.warn(remark)
+    together = joined(results) if results else None
+    for remark in remarks(together.ok) if together else ():
+        console.warn(remark)
     if json:
-        write_text(json, EXPORTERS["json"](together) if results else "[]\n")
-    if save and results:
-        together = joined(results).save(save)
-        console.note(f"{together.path}/")
-    if base and results:
+        write_text(json, EXPORTERS["json"](together) if together else "[]\n")
+    new: RunData | None = together
+    if save and together:
+        new = together.save(save)
+        console.note(f"{new.path}/")
+    if base and new:
         screen = console.err() if json == "-" else console.out()
-        compare_points([base, together], threshold, fail_on or [FailOn.slow], None, "-", screen)
+        compare_points([base, new], threshold, fail_on or [FailOn.slow], None, "-", screen)
     if any(one.usage for one in failures):
         raise typer.Exit(2)
-    if failures or any(row.status != "ok" for row in together.measurements):
+    if failures or not new or any(row.status != "ok" for row in new.measurements):
         raise typer.Exit(3)
 
 

@@ -141,7 +141,7 @@ def _finish(action: Callable[[Lines], RunData]) -> tuple[int, RunData | None]:
 
     observer = progress.observer()
     Thread(target=_load_figures, daemon=True).start()
-    interrupted = _interrupted(partial(_with_bar, action, observer))
+    interrupted = _interrupted(action, observer)
     run = observer.run
     if run and interrupted and run.path.exists():
         run = store.load(run.path)  # the interrupt may have come just after a row was written
@@ -162,23 +162,18 @@ def _finish(action: Callable[[Lines], RunData]) -> tuple[int, RunData | None]:
     return (130 if interrupted else _exit_code(run.measurements) or int(not drawn)), run
 
 
-def _with_bar(action: Callable[[Lines], RunData], observer: Lines) -> None:
-    with observer.bar:
-        action(observer)
-
-
-def _interrupted(work: Callable[[], object]) -> bool:
-    """Whether a Ctrl-C ended ``work``; further ones are ignored, also those that come meanwhile."""
+def _interrupted(action: Callable[[Lines], RunData], observer: Lines) -> bool:
+    """Whether a Ctrl-C ended the sweep; further ones are ignored."""
     try:
         try:
-            work()
+            with observer.bar:
+                action(observer)
+            return False
         except KeyboardInterrupt:
             console.ignore_interrupts()
-            return True
-    except KeyboardInterrupt:  # it came before others were ignored
+    except KeyboardInterrupt:  # another one came before they were ignored
         console.ignore_interrupts()
-        return True
-    return False
+    return True
 
 
 def _load_figures() -> None:

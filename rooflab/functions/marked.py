@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from inspect import isfunction
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 from rooflab.errors import UsageError
 from rooflab.functions.bench import Result, StatedWork, bench
@@ -39,6 +39,14 @@ class Unmeasured:
 
     text: str
     usage: bool
+
+
+@overload
+def benchmark(function: F, /) -> F: ...
+
+
+@overload
+def benchmark(**options: Any) -> Callable[[F], F]: ...
 
 
 def benchmark(

@@ -52,7 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _check_outputs(folder: str | None, file: str | None) -> None:
     """Before anything is timed."""
-    if folder and (Path(folder) / "manifest.json").exists():
+    from rooflab.runs.store import MANIFEST
+
+    if folder and (Path(folder) / MANIFEST).exists():
         raise pytest.UsageError(f"{SAVE} {folder}: this is a run already; name another folder")
     if file and not Path(file).absolute().parent.is_dir():
         raise pytest.UsageError(f"{JSON} {file}: no such folder")

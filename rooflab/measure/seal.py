@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from operator import attrgetter, is_
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from rooflab.devices.base import Setting
 
@@ -50,15 +50,6 @@ class Seal:
 
     It is made before any code of a user is loaded.
     """
-
-    _last: ClassVar[Seal | None] = None
-
-    @classmethod
-    def now(cls) -> Seal:
-        """The last one, if a new one would be the same: to look takes a fifth of the time."""
-        if cls._last is None or not cls._last._holds():
-            cls._last = cls()
-        return cls._last
 
     def __init__(self) -> None:
         self._modules = _sealed_modules()
@@ -103,25 +94,20 @@ class Seal:
         It needs nothing that has a name: a kernel may undo its changes when it is called first.
         """
         known, functions, parts = self._known, self._insides.functions, self._insides.parts
-        every, each, same, inside, name, text = all, map, is_, vars, _name, str
+        every, each, same, inside, name_of = all, map, is_, vars, _name
 
         def replaced() -> list[str]:
             return [
-                name(owner)
+                name_of(owner)
                 for owner, keys, values in known
                 if not every(each(same, each(inside(owner).get, keys), values))
             ] + [
-                text(part)
-                for part, old in parts
+                name
+                for name, part, old in parts
                 if not every(each(same, each(part, functions), old))
             ]
 
         return replaced
-
-    def _holds(self) -> bool:
-        """Whether all is as it was, and nothing came."""
-        new = any(vars(owner).keys() - names for owner, names, _ in self._names)
-        return not new and self._modules == _sealed_modules() and not self._broken()
 
     def _broken(self) -> frozenset[str]:
         return frozenset(name for name, _ in self._changes())
@@ -259,7 +245,6 @@ def _functions(value: Any) -> list[FunctionType]:
 
 
 INSIDE: Final = ("__code__", "__defaults__", "__kwdefaults__")
-PARTS: Final = [*map(attrgetter, INSIDE)]
 
 
 class Insides:
@@ -267,10 +252,11 @@ class Insides:
 
     def __init__(self, functions: list[FunctionType]) -> None:
         self.functions = functions
-        self.parts = [(part, [*map(part, functions)]) for part in PARTS]
+        getters = [(name, attrgetter(name)) for name in INSIDE]
+        self.parts = [(name, part, [*map(part, functions)]) for name, part in getters]
         self._named = [
             (one, named, dict(named))
-            for one, named in zip(functions, self.parts[-1][1], strict=True)
+            for one, named in zip(functions, self.parts[-1][-1], strict=True)
             if named
         ]
         ours = [one for one in functions if str(one.__module__).split(".")[0] == "rooflab"]
@@ -284,7 +270,7 @@ class Insides:
         for one, named, old in self._named:
             if named.keys() != old.keys() or not all(map(is_, named.values(), old.values())):
                 yield one.__qualname__, partial(_refill, named, old)
-        for name, (part, were) in zip(INSIDE, self.parts, strict=True):
+        for name, part, were in self.parts:
             if all(map(is_, map(part, self.functions), were)):
                 continue
             for one, value in zip(self.functions, were, strict=True):

@@ -90,7 +90,7 @@ class Settings:
     def __init__(self, device: Device, config: SweepConfig | None = None) -> None:
         self._device = device
         self._config = config
-        self._seal = Seal.now()
+        self._seal = Seal()
         self.loaded: dict[str, Own] = {}
         """By ``Kernel.id`` what the kernel's file changed when it was loaded."""
         self._settings: dict[str, Setting] = {}

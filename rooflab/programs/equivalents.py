@@ -110,12 +110,10 @@ def _added(
 ) -> Parameters | None:
     """A linear layer, whose weights are seen transposed."""
     product = _product(x, weight)
-    if not product or (beta, alpha) != (1, 1) or not _each(bias, weight.shape[-1], x):
+    if not product or product[2]["layout"] != "nt" or (beta, alpha) != (1, 1):
         return None
-    sizes = product[2]
-    if sizes.pop("layout") != "nt":
-        return None
-    return "linear", x, {name: sizes[name] for name in "mnk"}
+    sizes = {name: product[2][name] for name in "mnk"}
+    return ("linear", x, sizes) if _each(bias, weight.shape[-1], x) else None
 
 
 def _added_and_gelu(

@@ -34,7 +34,6 @@ from rooflab.config import SweepConfig
 from rooflab.devices.base import Setting
 from rooflab.devices.cpu.device import CpuDevice
 from rooflab.measure import buffers, protocol, verify
-from rooflab.measure.seal import Seal
 from rooflab.measure.settings import Own, Settings
 from rooflab.model import encoding
 from rooflab.model.measurement import Measurement
@@ -473,22 +472,6 @@ def test_a_new_name_must_not_hide_a_function() -> None:
     assert own.tampered == "functions or constants are replaced: rooflab.measure.protocol.len"
     assert "len" not in vars(protocol)
     del vars(protocol)["nobody_knows"]
-
-
-def test_a_seal_is_made_again_where_something_came() -> None:
-    module = sys.modules[Seal.__module__]
-    first = Seal.now()
-    assert Seal.now() is first
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "came_later", lambda: None, raising=False)
-        second = Seal.now()
-        assert second is not first
-        assert second.setting().read() == frozenset()
-        patch.setattr(module, "came_later", print)
-        assert second.setting().read() == {"rooflab.measure.seal.came_later"}
-    third = Seal.now()
-    assert third is not second
-    assert third.setting().read() == frozenset()
 
 
 def _class_of_a_module() -> None:
