@@ -428,7 +428,7 @@ ADD_GPU = Sweep(
     {
         **each(OLD, "prepared", "memo_pointer", "first_launches", "every_other", "all_at_once"),
         **each(OLD, "knows_its_caller", "last_operands"),
-        **each(OLD_OR_WRONG, "skips_in_a_row"),
+        **each(OLD_OR_WRONG, "skips_in_a_row", pays=True),
         **each(OLD, "only_poisoned.cu", "hundred_launches.cu"),
         **each(OLD, "other_launches.cu", "random_launches.cu"),
         "memo_blocks.cu": Expected(OLD_OR_WRONG, pays=True),
@@ -521,7 +521,7 @@ CLOCK_GPU = Sweep(
     "add",
     {
         "short_times": Expected("get_elapsed_time|clock", REFUSED),
-        "late_start": Expected("cycles", REFUSED),
+        "late_start": Expected("cycles", REFUSED, pays=True),
         "later_record": Expected("Event.record", REFUSED),
         "blind_any": Expected("ndarray.any", REFUSED),
     },

@@ -25,13 +25,25 @@ SCHED_BLOCKING_SYNC = 4
 """Of a context in CUDA's driver: whoever waits for the device sleeps, and does not ask again."""
 
 
+def many() -> bool:
+    return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > MANY
+
+
 @pytest.fixture(scope="session")
 def device() -> Device:
-    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > MANY:
+    if many():
         driver = ctypes.CDLL("libcuda.so.1")
         assert driver.cuInit(0) == 0
         assert driver.cuDevicePrimaryCtxSetFlags_v2(0, SCHED_BLOCKING_SYNC) == 0
     return open_device("cuda:0")
+
+
+@pytest.fixture(autouse=True)
+def memory_for_others(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One of many processes keeps no memory of the device from test to test."""
+    yield
+    if many() and "device" in request.fixturenames:
+        request.getfixturevalue("device").release()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,8 @@
 """All tests that need a GPU, in a few minutes: python tests/gpu/run.py [options of pytest]
 
-Kernels are compiled and compared by many processes at once, and beside them the tests run that ask
-what comes out, and not how fast it is. Whatever is not named here has the GPU to itself: it asks
-for times and for counters.
+First those that ask for times and for counters: they have the GPU to themselves, and all processors
+but a few compile. Then many processes compare kernels, and beside them the tests run that ask what
+comes out, and not how fast it is. All find what is compiled and measured in one cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ BESIDE = (
     ("test_examples.py", "test_main_job.py"),
     ("test_launchers.py", "test_judged_submissions.py"),
     ("test_cheats_on_gpu.py", "test_isolation.py", "test_python_files.py"),
+    ("test_tensors.py", "test_watch.py"),
 )
+"""What is in neither has the GPU to itself."""
+
 ALIKE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """torch.compile starts no process for each processor, of which all are busy."""
 
@@ -32,20 +35,19 @@ AT_A_TIME = 3
 
 MOST_PROCESSES = 15
 
+FREE = 5
+"""Processors that compile nothing while times are asked for."""
+
 
 class Part:
-    """One process of pytest, with a cache of its own; what it prints is printed when it ends."""
+    """One process of Python; what it prints is printed when it ends."""
 
-    def __init__(self, options: Sequence[str], nice: int = 0) -> None:
-        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self._output = Path(self._folder.name) / "output.txt"
-        pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--timeout", "400"]
-        pytest += ["--durations", "8"]
-        pytest += ["-p", "no:benchmark"]  # where that plugin is, it warns beside xdist
+    def __init__(self, folder: Path, arguments: Sequence[str], nice: int = 0) -> None:
+        self._output = folder / f"{len(list(folder.iterdir()))}.txt"
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
-                [*pytest, *sys.argv[1:], *options],
-                env={**os.environ, **ALIKE, "ROOFLAB_CACHE_DIR": self._folder.name},
+                [sys.executable, *arguments],
+                env={**os.environ, **ALIKE, "ROOFLAB_CACHE_DIR": str(folder / "cache")},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 preexec_fn=partial(os.nice, nice),
@@ -55,8 +57,14 @@ class Part:
         """The exit code."""
         code = self._process.wait()
         print(self._output.read_text(errors="replace"), flush=True)
-        self._folder.cleanup()
         return code
+
+
+def pytest(*options: str) -> list[str]:
+    """The arguments of Python for a part of the tests."""
+    given = ["-m", "pytest", "-m", "gpu", "-q", "--timeout", "400", "--durations", "8"]
+    # Where the plugin for benchmarks is, it warns beside xdist.
+    return [*given, "-p", "no:benchmark", *sys.argv[1:], *options]
 
 
 def paths(names: Sequence[str]) -> list[str]:
@@ -65,14 +73,18 @@ def paths(names: Sequence[str]) -> list[str]:
 
 def main() -> int:
     """The exit code: 0 if all parts pass."""
-    started = perf_counter()
-    processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1))
-    # The others wait for the GPU, and need little of the CPU when it is theirs.
-    first = [Part(["-n", str(processes), "--dist", "worksteal", *paths(TOGETHER)], nice=10)]
-    first += [Part(["-n", str(AT_A_TIME), *paths(names)]) for names in BESIDE]
-    codes = [part.ended() for part in first]
-    named = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
-    codes.append(Part([*named, str(FOLDER)]).ended())
+    started, processors = perf_counter(), os.cpu_count() or 1
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        compiling = Part(folder, [str(FOLDER / "compile_all.py"), str(max(1, processors - FREE))])
+        named = [word for path in paths(sum(BESIDE, TOGETHER)) for word in ("--ignore", path)]
+        codes = [Part(folder, pytest(*named, str(FOLDER))).ended()]
+        processes = str(max(1, min(MOST_PROCESSES, processors - 1)))
+        many = pytest("-n", processes, "--dist", "worksteal", *paths(TOGETHER))
+        # The others wait for the GPU, and need little of the processors when it is theirs.
+        parts = [compiling, Part(folder, many, nice=10)]
+        parts += [Part(folder, pytest("-n", str(AT_A_TIME), *paths(one))) for one in BESIDE]
+        codes += [part.ended() for part in parts]
     print(f"all of tests/gpu: {perf_counter() - started:.0f} s, exit codes {codes}")
     return int(any(codes))  # a signal's code is negative
 

@@ -122,16 +122,17 @@ def test_variants_are_correct(
                 trial.passes(variant.prepare)
 
 
-@pytest.mark.parametrize(
-    ("precision", "shape", "scalars"), list(zip(("bf16", "fp8"), ENDS, SCALARS, strict=True))
-)
-def test_what_the_heuristics_propose_is_correct(
-    device: Device, precision: str, shape: tuple[int, int, int], scalars: tuple[float, float]
-) -> None:
+PROPOSED = [
+    gemm(*shape, precision, "nt", alpha=alpha, beta=beta)
+    for precision, shape, (alpha, beta) in zip(("bf16", "fp8"), ENDS, SCALARS, strict=True)
+]
+
+
+@pytest.mark.parametrize("problem", PROPOSED, ids=lambda one: one.precision.name)
+def test_what_the_heuristics_propose_is_correct(device: Device, problem: Gemm) -> None:
     kernel = proposals.KERNEL
     if reason := kernel.unavailable(device):
         pytest.skip(reason)
-    problem = gemm(*shape, precision, "nt", alpha=scalars[0], beta=scalars[1])
     assert not kernel.refuses(problem)
     check(device, kernel, problem)
 

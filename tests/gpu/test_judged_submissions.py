@@ -44,18 +44,22 @@ def test_cheats_are_refused(name: str) -> None:
     assert row.time_us is None
 
 
+def accepted(file: str) -> bool:
+    """Whether it is, in one of two turns: others may have lengthened the empty launch of one."""
+    rows = (judged(file, sizes=LARGE) for _ in range(2))
+    return any((row.status, row.reason) == ("ok", "") for row in rows)
+
+
 @pytest.mark.parametrize("name", ["honest", "honest_graph", "honest_loop.cu"])
 def test_honest_ones_are_accepted(name: str) -> None:
-    row = judged(table.ADD_GPU.pattern(name), sizes=LARGE)
-    assert (row.status, row.reason) == ("ok", "")
+    assert accepted(table.ADD_GPU.pattern(name))
 
 
 def test_libraries_of_python_are_accepted(elsewhere: Path) -> None:
     Path("mine.py").write_text(LIBRARIES)
     for name in ("torch_add", "triton_add"):
         pytest.importorskip(name.partition("_")[0])
-        row = judged(f"mine.py:{name}", sizes=LARGE)
-        assert (row.status, row.reason) == ("ok", "")
+        assert accepted(f"mine.py:{name}")
 
 
 LIBRARIES = """

@@ -13,7 +13,8 @@ from documents import example
 from rooflab.devices.base import Device
 from rooflab.errors import KernelError, LaunchError
 from rooflab.files import kernels_dir
-from rooflab.kernels.base import Kernel, Prepare
+from rooflab.kernels.base import Kernel, Prepare, Variant
+from rooflab.kernels.cuda_file.kernel import read_file
 from rooflab.kernels.sources import discover, load_file
 from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import Expected
@@ -45,9 +46,7 @@ READING = ("cute_gemm", "cute_epilogue")
 """Each takes half a minute to compile: only the first, and the one that is about it, read C too."""
 
 PROPOSED: Final = 3
-EACH: Final = 11
-"""A library's first algorithms are tried on all problems. Those that follow are many: they are
-tried on every eleventh, each time with other factors, and on the last one."""
+"""So many of a library's algorithms are tried on all problems, and all on the last one."""
 
 
 def precisions(kernel: Kernel) -> tuple[str, ...]:
@@ -120,9 +119,9 @@ def problems(kernel: Kernel, precision: str, words: dict[str, str]) -> Iterator[
     A product of a kernel with many precisions and layouts has other factors in each of them.
     """
     shapes = list(_parameters(kernel.workload))
-    tests = [one for one in CASES if one.values[0] == kernel.id]
-    if kernel.workload == "gemm" and len(tests) >= len(FACTORS):
-        turn = [one.values[1:] for one in tests].index((precision, words))
+    tests = sum(one.values[0] == kernel.id for one in CASES)
+    if kernel.workload == "gemm" and tests >= len(FACTORS):
+        turn = turn_of(kernel, precision, words)
         shapes = [one for i, one in enumerate(shapes) if "batch" in one or not _turn(i, turn)]
     if kernel.source in CUTE and kernel.name not in READING:
         shapes = [{**one, "beta": 0.0} if "batch" in one else one for one in shapes]
@@ -131,6 +130,45 @@ def problems(kernel: Kernel, precision: str, words: dict[str, str]) -> Iterator[
         problem = build(kernel.workload, precision, {**words, **parameters})
         if not kernel.refuses(problem):
             yield problem
+
+
+def attempts(
+    kernel: Kernel, precision: str, words: dict[str, str]
+) -> Iterator[tuple[Problem, list[Variant]]]:
+    """The problems of a test, and what to try on each: of many variants few, others in others."""
+    every = list(problems(kernel, precision, words))
+    for problem in every:
+        variants = [one for one in kernel.variants if not one.unsupported(problem)]
+        if kernel.source:
+            variants = covering(kernel, variants, turn=turn_of(kernel, precision, words))
+        elif kernel.library and problem is not every[-1]:
+            variants = variants[:PROPOSED]
+        yield problem, variants
+
+
+def turn_of(kernel: Kernel, precision: str, words: dict[str, str]) -> int:
+    """The how many-th of the kernel's tests it is."""
+    tests = [one.values[1:] for one in CASES if one.values[0] == kernel.id]
+    return tests.index((precision, words))
+
+
+def covering(kernel: Kernel, variants: list[Variant], turn: int) -> list[Variant]:
+    """Variants of a file in which every value of every macro is that is in any of them.
+
+    All others are verified wherever they are used, as every kernel is.
+    """
+    assert kernel.source
+    traits = {
+        choice.title: {*choice.macros.items(), ("", choice.access_bytes), ("", choice.splits)}
+        for choice in read_file(kernel.source).header.all_variants
+    }
+    start = turn % max(len(variants), 1)
+    turned, found = [*variants[start:], *variants[:start]], []
+    missing = set().union(*(traits[one.name] for one in variants))
+    while missing:
+        found.append(max(turned, key=lambda one: len(traits[one.name] & missing)))
+        missing -= traits[found[-1].name]
+    return found
 
 
 def _turn(number: int, turn: int) -> int:
@@ -217,11 +255,7 @@ def test_kernel_is_correct(
     kernel = KERNELS[name]
     if reason := kernel.unavailable(device):
         pytest.skip(reason)
-    tried = list(problems(kernel, precision, words))
-    for number, problem in enumerate(tried, 1 - len(tried)):
-        variants = [v for v in kernel.variants if not v.unsupported(problem)]
-        if kernel.library and number % EACH:
-            variants = variants[:PROPOSED]
+    for problem, variants in attempts(kernel, precision, words):
         trial = Trial(device, problem)
         for rank, prepare in enumerate([v.prepare for v in variants] or [kernel.prepare]):
             try:
