@@ -436,16 +436,18 @@ class _Tally:
             sentinels = (stored == SENTINELS[0]) | (stored == SENTINELS[1])
             self.unwritten += int((sentinels & (difference != 0)).sum())
         reference = reference.astype(arrays.float64)
-        self.squared_error += float((difference * difference).sum())
-        self.squared_reference += float((reference * reference).sum())
-        self.compared += difference.size
         # A rounding is as large as its number.
         allowed = OUTLIER * operands.problem.tolerance_of(operand) * arrays.abs(reference)
         excess = arrays.abs(difference) - allowed if other is None else other.astype(float)
-        at = int(excess.argmax())
-        largest = float(excess.reshape(-1)[at])
+        sums = (difference * difference).sum(), (reference * reference).sum()
+        worst = excess.max(), excess.argmax().astype(arrays.float64)
+        # The host waits for the device once.
+        squared_error, squared_reference, largest, at = arrays.stack([*sums, *worst]).tolist()
+        self.squared_error += squared_error
+        self.squared_reference += squared_reference
+        self.compared += difference.size
         if not largest <= self.worst or not self.worst_at:
-            self.worst, self.worst_at = largest, _place(index, difference.shape, at)
+            self.worst, self.worst_at = largest, _place(index, difference.shape, int(at))
 
     def verdict(self, problem: Problem, magnitude: float) -> Accuracy:
         """Whether the whole output is right."""

@@ -563,7 +563,8 @@ TORCH = Sweep(
 )
 
 GPU: dict[str, tuple[Sweep, ...]] = {
-    "workloads": (ADD_GPU, SUM_GPU, COPY_GPU, SOFTMAX_GPU, RMSNORM_GPU, GEMM_GPU),
+    "add": (ADD_GPU,),
+    "workloads": (SUM_GPU, COPY_GPU, SOFTMAX_GPU, RMSNORM_GPU, GEMM_GPU),
     "clock": (CLOCK_GPU,),
     "leaks": (LEAKS_GPU,),
     "torch": (TORCH,),

@@ -30,7 +30,7 @@ BESIDE = (
 ALIKE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """torch.compile starts no process for each processor, of which all are busy."""
 
-AT_A_TIME = 3
+AT_A_TIME = 4
 """Commands: more of them have to wait for one another, to count and for the processors."""
 
 MOST_PROCESSES = 15
