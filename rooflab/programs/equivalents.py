@@ -16,7 +16,7 @@ from typing import Any, Final
 from rooflab.errors import UsageError
 from rooflab.model.problem import Problem
 from rooflab.programs.rules.base import Operation
-from rooflab.programs.tensors import TYPES, Tensor
+from rooflab.programs.tensors import Tensor
 from rooflab.workloads import build
 
 Parameters = tuple[str, Tensor, dict[str, int | str]]
@@ -33,11 +33,10 @@ def equivalent(call: Operation) -> Problem | None:
     if found is None:
         return None
     workload, tensor, parameters = found
-    precision = TYPES.get(tensor.type, (0, ""))[1]
-    if precision not in _TYPES or not all(map(_plain, (call.results or ())[:1])):
+    if tensor.precision not in _TYPES or not all(map(_plain, (call.results or ())[:1])):
         return None
     try:
-        return build(workload, precision, parameters)
+        return build(workload, tensor.precision, parameters)
     except UsageError:  # such as an extent of 0
         return None
 

@@ -33,7 +33,7 @@ from rooflab.programs.rules import (  # noqa: F401  each adds its rules
 )
 from rooflab.programs.rules.base import RULES, Operation, Rule
 from rooflab.programs.rules.elements import foreach
-from rooflab.programs.tensors import TYPES, Tensor, from_trace, tensors
+from rooflab.programs.tensors import Tensor, from_trace, tensors
 from rooflab.runs.notation import written
 
 MISFITS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -102,4 +102,4 @@ def _rule(call: Operation) -> Rule | None:
 def _precision(given: Sequence[Tensor]) -> str:
     """That of the largest tensor of real numbers, or of the largest; empty if not known."""
     largest = max(given, key=lambda one: (one.floating, one.elements), default=None)
-    return TYPES.get(largest.type, (0, ""))[1] if largest else ""
+    return largest.precision if largest else ""

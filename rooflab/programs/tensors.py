@@ -9,28 +9,31 @@ from itertools import zip_longest
 from math import prod
 from typing import Any, Final
 
-TYPES: Final[dict[str, tuple[int, str]]] = {
-    "bool": (1, ""),
-    "uint8": (1, ""),
-    "int8": (1, ""),
-    "int16": (2, ""),
-    "int32": (4, "int32"),
-    "int64": (8, "int64"),
-    "float8_e4m3fn": (1, "fp8"),
-    "float8_e5m2": (1, "fp8"),
-    "float8_e4m3fnuz": (1, "fp8"),
-    "float8_e5m2fnuz": (1, "fp8"),
-    "float8_e8m0fnu": (1, ""),
-    "float4_e2m1fn_x2": (1, ""),
-    "float16": (2, "fp16"),
-    "bfloat16": (2, "bf16"),
-    "float32": (4, "fp32"),
-    "float64": (8, "fp64"),
-    "complex64": (8, "fp32"),
-    "complex128": (16, "fp64"),
+TYPES: Final[dict[str, tuple[int, int, str]]] = {
+    "bool": (11, 1, ""),
+    "uint8": (0, 1, ""),
+    "int8": (1, 1, ""),
+    "int16": (2, 2, ""),
+    "int32": (3, 4, "int32"),
+    "int64": (4, 8, "int64"),
+    "float8_e4m3fn": (24, 1, "fp8"),
+    "float8_e5m2": (23, 1, "fp8"),
+    "float8_e4m3fnuz": (26, 1, "fp8"),
+    "float8_e5m2fnuz": (25, 1, "fp8"),
+    "float8_e8m0fnu": (44, 1, ""),
+    "float4_e2m1fn_x2": (45, 1, ""),
+    "float16": (5, 2, "fp16"),
+    "bfloat16": (15, 2, "bf16"),
+    "float32": (6, 4, "fp32"),
+    "float64": (7, 8, "fp64"),
+    "complex64": (9, 8, "fp32"),
+    "complex128": (10, 16, "fp64"),
 }
-"""Bytes of an element and the precision of its arithmetic, lowest type first: those of a higher
-category come later. ``float4_e2m1fn_x2`` has two numbers in an element."""
+"""The number of a type where it is an argument (c10/core/ScalarType.h), bytes of an element and the
+precision of its arithmetic, lowest type first: those of a higher category come later.
+``float4_e2m1fn_x2`` has two numbers in an element."""
+
+CODES: Final = {code: name for name, (code, *_) in TYPES.items()}
 
 PACKED: Final = "float4_e2m1fn_x2"
 
@@ -50,28 +53,6 @@ IN_TRACES: Final = {
     "c10::complex<double>": "complex128",
 }
 """C++'s names of types, which traces have."""
-
-CODES: Final = {
-    0: "uint8",
-    1: "int8",
-    2: "int16",
-    3: "int32",
-    4: "int64",
-    5: "float16",
-    6: "float32",
-    7: "float64",
-    9: "complex64",
-    10: "complex128",
-    11: "bool",
-    15: "bfloat16",
-    23: "float8_e5m2",
-    24: "float8_e4m3fn",
-    25: "float8_e5m2fnuz",
-    26: "float8_e4m3fnuz",
-    44: "float8_e8m0fnu",
-    45: "float4_e2m1fn_x2",
-}
-"""Numbers of types where they are arguments: c10/core/ScalarType.h."""
 
 
 class Missing:
@@ -106,7 +87,12 @@ class Tensor:
     @property
     def bytes(self) -> int | None:
         """In memory; None if the type is not known."""
-        return self.stored * TYPES[self.type][0] if self.type in TYPES else None
+        return self.stored * TYPES[self.type][1] if self.type in TYPES else None
+
+    @property
+    def precision(self) -> str:
+        """That of its arithmetic; empty if it is not known, or none."""
+        return TYPES[self.type][2] if self.type in TYPES else ""
 
     @property
     def floating(self) -> bool:

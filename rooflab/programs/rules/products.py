@@ -8,7 +8,7 @@ from typing import Any
 
 from rooflab.model.traffic import MEASURED, Product
 from rooflab.programs.rules.base import Model, Operation, rule
-from rooflab.programs.tensors import PACKED, TYPES, Tensor, tensors, type_of
+from rooflab.programs.tensors import PACKED, Tensor, tensors, type_of
 
 
 def _product(
@@ -35,8 +35,7 @@ def _product(
 
 def _measured(what: Product, *operands: Tensor) -> Product | None:
     """The product if traffic of its kind has been compared with counts."""
-    known = all(TYPES.get(one.type, (0, ""))[1] in MEASURED for one in operands)
-    return what if known else None
+    return what if all(one.precision in MEASURED for one in operands) else None
 
 
 @rule("mm", "bmm")
