@@ -128,26 +128,25 @@ def _vector(a: Tensor, x: Tensor, *_: Any) -> Parameters | None:
     return "gemv", a, {"m": a.shape[0], "n": a.shape[1]}
 
 
+def _in_rows(workload: str, x: Tensor, *vectors: Any) -> Parameters | None:
+    """With vectors that have a number for each column."""
+    columns = x.shape[-1]
+    if not _rows(x) or not all(_each(one, columns, x) for one in vectors):
+        return None
+    return workload, x, {"rows": prod(x.shape[:-1]), "columns": columns}
+
+
 def _softmax(x: Tensor, dim: Any, other_type: Any = None, *_: Any) -> Parameters | None:
     last = dim in (-1, len(x.shape) - 1)
-    if not last or other_type not in (None, False) or not _rows(x):
-        return None
-    return "softmax", x, {"rows": prod(x.shape[:-1]), "columns": x.shape[-1]}
+    return _in_rows("softmax", x) if last and other_type in (None, False) else None
 
 
 def _rms_norm(x: Tensor, _: Any, weight: Any = None, *__: Any) -> Parameters | None:
-    if not isinstance(weight, Tensor) or len(weight.shape) != 1 or weight.type != x.type:
-        return None
-    if x.shape[-1:] != weight.shape or not _rows(x) or not _rows(weight):
-        return None
-    return "rmsnorm", x, {"rows": prod(x.shape[:-1]), "columns": x.shape[-1]}
+    return _in_rows("rmsnorm", x, weight)
 
 
 def _layer_norm(x: Tensor, _: Any, weight: Any, bias: Any, *__: Any) -> Parameters | None:
-    columns = x.shape[-1]
-    if not _rows(x) or not _each(weight, columns, x) or not _each(bias, columns, x):
-        return None
-    return "layernorm", x, {"rows": prod(x.shape[:-1]), "columns": columns}
+    return _in_rows("layernorm", x, weight, bias)
 
 
 def _attention(
