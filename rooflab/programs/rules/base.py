@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rooflab.model.traffic import Again
 from rooflab.programs.tensors import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +57,45 @@ class Model:
 Rule = Callable[..., Model | None]
 """Takes the call, and then its arguments in the order of the operation's schema."""
 
+R = TypeVar("R", bound=Rule)
+
 RULES: Final[dict[str, Rule]] = {}
 """By the name of the operation, without ``aten::``."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str, takes: str = "") -> Callable[[R], R]:
     """Make a function the rule of these operations, and of those that do the same in place.
 
-    Raises ``ValueError`` if one has a rule.
+    ``takes`` names their arguments in the order of the schema, after a bar those that may be
+    missing: the function is given each by its name, and the tuple of all others as ``more``. Raises
+    ``ValueError`` if an operation has a rule.
     """
 
-    def added(function: Rule) -> Rule:
+    def added(function: R) -> R:
         for name in names:
             if name in RULES:
                 raise ValueError(f"{name} has a rule")
-            RULES[name] = function
+            RULES[name] = _by_name(function, takes) if takes else function
         return function
 
     return added
+
+
+def _by_name(function: Rule, takes: str) -> Rule:
+    needed, _, further = (part.split() for part in takes.partition("|"))
+    order = [*needed, *further]
+
+    def named(call: Operation, *given: Any) -> Model | None:
+        if len(given) < len(needed):
+            raise TypeError("arguments are missing")
+        return function(call, more=given[len(order) :], **dict(zip(order, given, strict=False)))
+
+    return named
+
+
+def each(names: str, what: T) -> dict[str, T]:
+    """The same of these operations, in a table."""
+    return dict.fromkeys(names.split(), what)
 
 
 def like(one: Tensor, kind: str = "") -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -18,18 +17,39 @@ def _each(value: Any, count: int) -> list[int]:
     return values * count if len(values) == 1 else values
 
 
-def _convolved(
+@rule(
+    *("convolution", "_convolution", "convolution_overrideable"),
+    takes="x weight bias stride padding dilation transposed output_padding groups",
+)
+@rule(
+    *("conv1d", "conv2d", "conv3d", "cudnn_convolution_relu"),
+    takes="x weight | bias stride padding dilation",
+)
+@rule("cudnn_convolution", takes="x weight padding stride dilation")
+@rule("mkldnn_convolution", takes="x weight bias padding stride dilation")
+@rule("cudnn_convolution_add_relu", takes="x weight z alpha bias stride padding dilation")
+@rule(
+    "cudnn_convolution_transpose",
+    takes="x weight padding output_padding stride dilation groups",
+)
+@rule("_slow_conv2d_forward", takes="x weight kernel_size bias stride padding")
+@rule(
+    *("_conv_depthwise2d", "conv_depthwise3d"),
+    takes="x weight kernel_size bias stride padding | dilation",
+)
+def _convolution(
     call: Operation,
     x: Tensor,
     weight: Tensor,
-    also: Sequence[Any],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    *,
-    transposed: Any = False,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    transposed: Any = None,
     output_padding: Any = 0,
     groups: Any = 1,
+    z: Any = None,
+    **_: Any,
 ) -> Model:
     """Each output, or input if it is transposed, meets each element of the filter.
 
@@ -43,6 +63,7 @@ def _convolved(
         *(_each(one, len(sizes)) for one in (stride, padding, dilation, output_padding)),
         strict=True,
     )
+    transposed = transposed or call.base.endswith("_transpose")
     if transposed:
         places = tuple((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in rows)
         channels = weight.shape[1] * int(groups)
@@ -51,146 +72,35 @@ def _convolved(
         channels = weight.shape[0]
     out = Tensor((x.shape[0], channels, *places), x.type)
     meetings = x.shape[0] * prod(sizes if transposed else places)
-    reads = tensors([x, weight, *also])
+    reads = tensors([x, weight, bias, z])
     return Model(2 * meetings * weight.elements, reads, call.made(out), [x], once=False)
 
 
-@rule("convolution", "_convolution", "convolution_overrideable")
-def _convolution(
-    call: Operation,
-    x: Tensor,
-    weight: Tensor,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: Any,
-    output_padding: Any,
-    groups: Any,
-    *_: Any,
-) -> Model:
-    return _convolved(
-        *(call, x, weight, [bias], stride, padding, dilation),
-        transposed=transposed,
-        output_padding=output_padding,
-        groups=groups,
-    )
-
-
-@rule("conv1d", "conv2d", "conv3d", "cudnn_convolution_relu")
-def _conv(
-    call: Operation,
-    x: Tensor,
-    weight: Tensor,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    *_: Any,
-) -> Model:
-    return _convolved(call, x, weight, [bias], stride, padding, dilation)
-
-
-@rule("cudnn_convolution")
-def _cudnn_convolution(
-    call: Operation, x: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any, *_: Any
-) -> Model:
-    return _convolved(call, x, weight, [], stride, padding, dilation)
-
-
-@rule("mkldnn_convolution")
-def _mkldnn_convolution(
-    call: Operation,
-    x: Tensor,
-    weight: Tensor,
-    bias: Any,
-    padding: Any,
-    stride: Any,
-    dilation: Any,
-    *_: Any,
-) -> Model:
-    return _convolved(call, x, weight, [bias], stride, padding, dilation)
-
-
-@rule("cudnn_convolution_add_relu")
-def _cudnn_convolution_add_relu(
-    call: Operation,
-    x: Tensor,
-    weight: Tensor,
-    z: Tensor,
-    alpha: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    *_: Any,
-) -> Model:
-    return _convolved(call, x, weight, [z, bias], stride, padding, dilation)
-
-
-@rule("cudnn_convolution_transpose")
-def _cudnn_convolution_transpose(
-    call: Operation,
-    x: Tensor,
-    weight: Tensor,
-    padding: Any,
-    output_padding: Any,
-    stride: Any,
-    dilation: Any,
-    groups: Any,
-    *_: Any,
-) -> Model:
-    return _convolved(
-        *(call, x, weight, [], stride, padding, dilation),
-        transposed=True,
-        output_padding=output_padding,
-        groups=groups,
-    )
-
-
-@rule("_conv_depthwise2d", "_slow_conv2d_forward", "conv_depthwise3d")
-def _conv_with_kernel_size(
-    call: Operation,
-    x: Tensor,
-    weight: Tensor,
-    kernel_size: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any = 1,
-    *_: Any,
-) -> Model:
-    spread = 1 if isinstance(dilation, Tensor) else dilation  # a result that it was given
-    return _convolved(call, x, weight, [bias], stride, padding, spread)
-
-
-@rule("convolution_backward")
+@rule(
+    "convolution_backward",
+    takes="grad x weight biases stride padding dilation transposed output_padding groups wanted",
+)
 def _convolution_backward(
     call: Operation,
     grad: Tensor,
     x: Tensor,
     weight: Tensor,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    biases: Any,
     transposed: Any,
-    output_padding: Any,
-    groups: Any,
-    mask: Any,
-    *_: Any,
+    wanted: Any,
+    **_: Any,
 ) -> Model:
     """The gradients of x and of the weight each cost what the convolution costs.
 
-    ``torch.utils.flop_counter`` counts that of a grouped convolution's weight ``groups`` times,
-    because it multiplies all channels with all.
+    ``biases`` is the shape of the bias. ``torch.utils.flop_counter`` counts the gradient of a
+    grouped convolution's weight ``groups`` times, because it multiplies all channels with all.
     """
-    if MISSING in (transposed, mask):
+    if MISSING in (transposed, wanted):
         raise ValueError("settings are not known")
-    of_x, of_weight, of_bias = mask
+    of_x, of_weight, of_bias = wanted
     once = 2 * x.shape[0] * prod((x if transposed else grad).shape[2:]) * weight.elements
     reads = [grad] + [x] * bool(of_weight) + [weight] * bool(of_x)
-    bias = Tensor(tuple(bias_sizes or grad.shape[1:2]), grad.type)
+    bias = Tensor(tuple(biases or grad.shape[1:2]), grad.type)
     made = [(of_x, like(x)), (of_weight, like(weight)), (of_bias, bias)]
     flops = once * (bool(of_x) + bool(of_weight))
     return Model(flops, reads, [one for has, one in made if has], [grad], once=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, Literal
 
-from rooflab.programs.rules.base import RULES, Model, Operation, like, rule
+from rooflab.programs.rules.base import RULES, Model, Operation, each, like, rule
 from rooflab.programs.tensors import MISSING, Tensor, broadcast, promoted, tensors, type_of
 
 
@@ -23,37 +23,33 @@ class PerElement:
     kind: Literal["", "real", "bool"] = ""
 
 
-def _all(names: str, what: PerElement) -> dict[str, PerElement]:
-    return dict.fromkeys(names.split(), what)
-
-
 ELEMENTWISE: Final[dict[str, PerElement]] = {
-    **_all("neg relu abs square", PerElement(1)),
-    **_all("sqrt exp exp2 log log2 log1p log10 reciprocal", PerElement(1, kind="real")),
-    **_all("expm1 rsqrt", PerElement(2, kind="real")),
-    **_all("sin cos tan tanh sigmoid erf erfinv atan log_sigmoid", PerElement(kind="real")),
-    **_all("gelu silu mish softplus elu leaky_relu hardswish hardsigmoid selu", PerElement()),
-    **_all("clone contiguous tril triu roll flip round floor ceil trunc nan_to_num", PerElement()),
-    **_all("hardtanh threshold sign bitwise_not", PerElement()),
-    **_all("mul maximum minimum fmax fmin clamp_min clamp_max", PerElement(1, 2)),
-    **_all("add sub rsub", PerElement(1, 2)),
-    **_all("div true_divide", PerElement(1, 2, "real")),
-    **_all("atan2", PerElement(0, 2, "real")),
-    **_all("pow remainder fmod floor_divide", PerElement(0, 2)),
-    **_all("bitwise_and bitwise_or bitwise_xor", PerElement(0, 2)),
-    **_all("eq ne lt le gt ge logical_and logical_or logical_xor", PerElement(0, 2, "bool")),
-    **_all("isnan isinf isfinite logical_not", PerElement(0, 1, "bool")),
-    **_all("addcmul", PerElement(2, 3)),
-    **_all("addcdiv", PerElement(2, 3, "real")),
-    **_all("lerp", PerElement(3, 3)),
-    **_all("where masked_fill", PerElement(0, 3)),
-    **_all("clamp", PerElement(1, 3)),
-    **_all("gelu_backward silu_backward softplus_backward mish_backward", PerElement(0, 2)),
-    **_all("hardtanh_backward threshold_backward leaky_relu_backward", PerElement(0, 2)),
-    **_all("hardswish_backward hardsigmoid_backward", PerElement(0, 2)),
-    **_all("sigmoid_backward tanh_backward", PerElement(3, 2)),
-    **_all("elu_backward", PerElement(0, 6)),
-    **_all("native_dropout_backward _masked_scale", PerElement(2, 2)),
+    **each("neg relu abs square", PerElement(1)),
+    **each("sqrt exp exp2 log log2 log1p log10 reciprocal", PerElement(1, kind="real")),
+    **each("expm1 rsqrt", PerElement(2, kind="real")),
+    **each("sin cos tan tanh sigmoid erf erfinv atan log_sigmoid", PerElement(kind="real")),
+    **each("gelu silu mish softplus elu leaky_relu hardswish hardsigmoid selu", PerElement()),
+    **each("clone contiguous tril triu roll flip round floor ceil trunc nan_to_num", PerElement()),
+    **each("hardtanh threshold sign bitwise_not", PerElement()),
+    **each("mul maximum minimum fmax fmin clamp_min clamp_max", PerElement(1, 2)),
+    **each("add sub rsub", PerElement(1, 2)),
+    **each("div true_divide", PerElement(1, 2, "real")),
+    **each("atan2", PerElement(0, 2, "real")),
+    **each("pow remainder fmod floor_divide", PerElement(0, 2)),
+    **each("bitwise_and bitwise_or bitwise_xor", PerElement(0, 2)),
+    **each("eq ne lt le gt ge logical_and logical_or logical_xor", PerElement(0, 2, "bool")),
+    **each("isnan isinf isfinite logical_not", PerElement(0, 1, "bool")),
+    **each("addcmul", PerElement(2, 3)),
+    **each("addcdiv", PerElement(2, 3, "real")),
+    **each("lerp", PerElement(3, 3)),
+    **each("where masked_fill", PerElement(0, 3)),
+    **each("clamp", PerElement(1, 3)),
+    **each("gelu_backward silu_backward softplus_backward mish_backward", PerElement(0, 2)),
+    **each("hardtanh_backward threshold_backward leaky_relu_backward", PerElement(0, 2)),
+    **each("hardswish_backward hardsigmoid_backward", PerElement(0, 2)),
+    **each("sigmoid_backward tanh_backward", PerElement(3, 2)),
+    **each("elu_backward", PerElement(0, 6)),
+    **each("native_dropout_backward _masked_scale", PerElement(2, 2)),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rooflab.programs.rules.base import RULES, Model, Operation, like, rule
+from rooflab.programs.rules.base import RULES, Model, Operation, each, like, rule
 from rooflab.programs.tensors import MISSING, Tensor, type_of
 
 
@@ -24,24 +24,14 @@ class Reduction:
 
 
 REDUCTIONS: Final[dict[str, Reduction]] = {
-    "sum": Reduction(1),
-    "nansum": Reduction(1),
-    "mean": Reduction(1),
-    "prod": Reduction(1),
-    "amax": Reduction(1),
-    "amin": Reduction(1),
-    "argmax": Reduction(1, kinds=("int64",)),
-    "argmin": Reduction(1, kinds=("int64",)),
-    "any": Reduction(0, kinds=("bool",)),
-    "all": Reduction(0, kinds=("bool",)),
-    "count_nonzero": Reduction(0, kinds=("int64",)),
-    "norm": Reduction(2, dim=2, dtype=4),
-    "linalg_vector_norm": Reduction(2, dim=2, dtype=4),
-    "var": Reduction(4),  # a mean, differences, squares and their sum
-    "std": Reduction(4),
-    "var_mean": Reduction(4, kinds=("", "")),
-    "std_mean": Reduction(4, kinds=("", "")),
-    "logsumexp": Reduction(4),  # a maximum, differences, exponentials and their sum
+    **each("sum nansum mean prod amax amin", Reduction(1)),
+    **each("argmax argmin", Reduction(1, kinds=("int64",))),
+    **each("any all", Reduction(0, kinds=("bool",))),
+    **each("count_nonzero", Reduction(0, kinds=("int64",))),
+    **each("norm linalg_vector_norm", Reduction(2, dim=2, dtype=4)),
+    **each("var std", Reduction(4)),  # a mean, differences, squares and their sum
+    **each("var_mean std_mean", Reduction(4, kinds=("", ""))),
+    **each("logsumexp", Reduction(4)),  # a maximum, differences, exponentials and their sum
 }
 
 

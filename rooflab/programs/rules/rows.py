@@ -63,183 +63,98 @@ def _long_rows(
 # Norms -------------------------------------------------------------------------------------------
 
 
+@rule("native_layer_norm", "layer_norm", takes="x normalized | weight bias")
+@rule("_fused_rms_norm", "rms_norm", takes="x normalized | weight")
+@rule("native_group_norm", takes="x weight bias n channels hxw groups")
+@rule("group_norm", takes="x groups | weight bias")
 def _norm(
-    call: Operation, x: Tensor, affine: Sequence[Any], each: int, sums: Sequence[Tensor]
+    call: Operation,
+    x: Tensor,
+    normalized: Any = None,
+    groups: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    **_: Any,
 ) -> Model:
-    given = tensors(affine)
-    flops = (each + len(given)) * x.elements
-    return Model(flops, [x, *given], call.made(like(x), *sums), [x])
+    """A mean and a scale are kept, of an RMS norm the scale: of each row, or of groups."""
+    rms = "rms" in call.base
+    if groups is not None:
+        kept = statistics(x, x.shape[0], groups)
+    else:
+        row = weight.shape if normalized in (MISSING, None) else map(int, normalized)
+        kept = statistics(x, x.elements // max(1, prod(row)))
+    given = tensors([weight, bias])
+    flops = ((3 if rms else 5) + len(given)) * x.elements
+    return Model(flops, [x, *given], call.made(like(x), *[kept] * (1 if rms else 2)), [x])
 
 
-def _rows(x: Tensor, normalized: Any, weight: Any) -> int:
-    """The rows that have a mean each."""
-    if normalized is MISSING or normalized is None:
-        normalized = weight.shape
-    return x.elements // max(1, prod(map(int, normalized)))
-
-
-@rule("native_layer_norm", "layer_norm")
-def _layer_norm(
-    call: Operation, x: Tensor, normalized: Any, weight: Any = None, bias: Any = None, *_: Any
-) -> Model:
-    mean = statistics(x, _rows(x, normalized, weight))
-    return _norm(call, x, [weight, bias], 5, [mean, mean])
-
-
-@rule("_fused_rms_norm", "rms_norm")
-def _rms_norm(call: Operation, x: Tensor, normalized: Any, weight: Any = None, *_: Any) -> Model:
-    return _norm(call, x, [weight], 3, [statistics(x, _rows(x, normalized, weight))])
-
-
-@rule("native_group_norm")
-def _native_group_norm(
+@rule(
+    *("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "batch_norm"),
+    takes="x weight bias mean | variance training",
+)
+@rule("_batch_norm_with_update", takes="x weight bias mean variance")
+def _batch_norm(
     call: Operation,
     x: Tensor,
     weight: Any,
     bias: Any,
-    n: Any,
-    c: Any,
-    hxw: Any,
-    groups: Any,
-    *_: Any,
-) -> Model:
-    mean = statistics(x, x.shape[0], groups)
-    return _norm(call, x, [weight, bias], 5, [mean, mean])
-
-
-@rule("group_norm")
-def _group_norm(
-    call: Operation, x: Tensor, groups: Any, weight: Any = None, bias: Any = None, *_: Any
-) -> Model:
-    mean = statistics(x, x.shape[0], groups)
-    return _norm(call, x, [weight, bias], 5, [mean, mean])
-
-
-@rule("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "batch_norm")
-def _batch_norm(
-    call: Operation, x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any = None, *more: Any
+    mean: Any,
+    variance: Any = None,
+    training: Any = None,
+    **_: Any,
 ) -> Model:
     """In training the running statistics change, and the batch's are saved.
 
     Without running statistics, ``training`` stands in their place.
     """
-    training = more[0] if more and isinstance(more[0], bool) else mean
+    if not isinstance(training, bool):
+        training = call.base == "_batch_norm_with_update" or mean
     if not isinstance(training, bool):
         raise ValueError("whether it trains is not known")
-    return _batch(call, x, [weight, bias], [mean, variance], training)
-
-
-@rule("_batch_norm_with_update")
-def _batch_norm_with_update(
-    call: Operation, x: Tensor, weight: Any, bias: Any, mean: Any, variance: Any, *_: Any
-) -> Model:
-    return _batch(call, x, [weight, bias], [mean, variance], True)
-
-
-def _batch(
-    call: Operation, x: Tensor, affine: Sequence[Any], running: Sequence[Any], training: bool
-) -> Model:
-    kept = tensors(running)
-    given = tensors(affine)
+    kept, given = tensors([mean, variance]), tensors([weight, bias])
     saved = [statistics(x, x.shape[1])] * 2 if training else []
     out = call.made(like(x), *saved)
     flops = ((5 if training else 2) + len(given)) * x.elements
     return Model(flops, [x, *given, *kept], [*out, *(kept if training else [])], [x])
 
 
-def _norm_backward(x: Tensor, reads: Sequence[Any], affine: Sequence[Any], mask: Any) -> Model:
-    """``mask`` says which gradients are wanted: of x, the weight and the bias."""
-    if mask is MISSING:
+@rule("native_layer_norm_backward", takes="grad x normalized mean scale weight bias wanted")
+@rule("_fused_rms_norm_backward", takes="grad x normalized scale weight wanted")
+@rule("native_group_norm_backward", takes="grad x mean scale weight n channels hxw group wanted")
+@rule(
+    *("native_batch_norm_backward", "batch_norm_backward"),
+    takes="grad x weight running_mean running_variance mean scale training epsilon wanted",
+)
+@rule("cudnn_batch_norm_backward", takes="x grad weight running_mean running_variance mean scale")
+def _norm_backward(
+    call: Operation,
+    grad: Tensor,
+    x: Tensor,
+    weight: Any,
+    scale: Any,
+    mean: Any = None,
+    bias: Any = None,
+    channels: Any = None,
+    running_mean: Any = None,
+    running_variance: Any = None,
+    training: Any = True,
+    wanted: Any = (True, True, True),
+    **_: Any,
+) -> Model:
+    """``wanted`` says which gradients are: of x, the weight and the bias.
+
+    What is saved is read; by a batch norm that did not train, the running statistics.
+    """
+    if wanted is MISSING:
         raise ValueError("which gradients are wanted is not known")
-    weight = next(iter(tensors(affine)), None)
-    made = [x, weight, weight][: len(mask)]
-    writes = [like(one) for has, one in zip(mask, made, strict=True) if has and one]
-    return Model(0, tensors(reads), writes, [x])
-
-
-@rule("native_layer_norm_backward")
-def _layer_norm_backward(
-    call: Operation,
-    grad: Tensor,
-    x: Tensor,
-    normalized: Any,
-    mean: Any,
-    scale: Any,
-    weight: Any,
-    bias: Any,
-    mask: Any,
-    *_: Any,
-) -> Model:
-    return _norm_backward(x, [grad, x, mean, scale, weight], [weight, bias], mask)
-
-
-@rule("_fused_rms_norm_backward")
-def _rms_norm_backward(
-    call: Operation,
-    grad: Tensor,
-    x: Tensor,
-    normalized: Any,
-    scale: Any,
-    weight: Any,
-    mask: Any,
-    *_: Any,
-) -> Model:
-    return _norm_backward(x, [grad, x, scale, weight], [weight], mask)
-
-
-@rule("native_group_norm_backward")
-def _group_norm_backward(
-    call: Operation,
-    grad: Tensor,
-    x: Tensor,
-    mean: Any,
-    scale: Any,
-    weight: Any,
-    n: Any,
-    c: Any,
-    hxw: Any,
-    group: Any,
-    mask: Any,
-    *_: Any,
-) -> Model:
-    return _norm_backward(x, [grad, x, mean, scale, weight], [weight, Tensor((c,), x.type)], mask)
-
-
-@rule("native_batch_norm_backward", "batch_norm_backward")
-def _batch_norm_backward(
-    call: Operation,
-    grad: Tensor,
-    x: Tensor,
-    weight: Any,
-    running_mean: Any,
-    running_variance: Any,
-    mean: Any,
-    scale: Any,
-    training: Any,
-    epsilon: Any,
-    mask: Any,
-    *_: Any,
-) -> Model:
-    """In training the saved statistics are used, else the running ones."""
     used = [mean, scale] if training else [running_mean, running_variance]
-    one = weight if isinstance(weight, Tensor) else statistics(x, x.shape[1])
-    return _norm_backward(x, [grad, x, weight, *used], [one], mask)
-
-
-@rule("cudnn_batch_norm_backward")
-def _cudnn_batch_norm_backward(
-    call: Operation,
-    x: Tensor,
-    grad: Tensor,
-    weight: Tensor,
-    running_mean: Any,
-    running_variance: Any,
-    mean: Any,
-    scale: Any,
-    *_: Any,
-) -> Model:
-    """It always makes all three gradients."""
-    return _norm_backward(x, [grad, x, weight, mean, scale], [weight], [True] * 3)
+    others = [] if channels is None else [Tensor((channels,), x.type)]
+    if "batch_norm" in call.base:
+        others = [statistics(x, x.shape[1])]
+    affine = next(iter([*tensors([weight, bias]), *others]), None)
+    made = [x, affine, affine][: len(wanted)]
+    writes = [like(one) for has, one in zip(wanted, made, strict=True) if has and one]
+    return Model(0, tensors([grad, x, weight, *used]), writes, [x])
 
 
 # Embeddings and losses ---------------------------------------------------------------------------
@@ -284,17 +199,12 @@ def _nll_loss(
     return Model(flops, [used, target, *weights], call.made(out, Tensor((), x.type)), [x])
 
 
-@rule("nll_loss_backward", "nll_loss2d_backward")
+@rule(
+    *("nll_loss_backward", "nll_loss2d_backward"),
+    takes="grad x target weight reduction ignored total",
+)
 def _nll_loss_backward(
-    call: Operation,
-    grad: Tensor,
-    x: Tensor,
-    target: Tensor,
-    weight: Any,
-    reduction: Any,
-    ignored: Any,
-    total: Any,
-    *_: Any,
+    call: Operation, grad: Tensor, x: Tensor, target: Tensor, weight: Any, total: Any, **_: Any
 ) -> Model:
     """The gradient is mostly zeros, and all of it is written; x itself is not read."""
     weights = [Tensor((min(one.elements, target.elements),), one.type) for one in tensors([weight])]
