@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from rooflab.devices.ranges import Range, around
-from rooflab.devices.records import StepTime
+from rooflab.devices.records import CopyKind, StepTime, Transfer
 
 Thread = tuple[Hashable, Hashable]
 """A process and a thread of it."""
 
 EventKey = Hashable
 """What a launch and the call that made it have in common."""
+
+_Steps = list[tuple[Range, int]]
+"""Steps of one process, each with how many of its name were before."""
 
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep#\d+")
 _STEP: Final = re.compile(r"(train|training|test)?[ _]?(step|iteration|iter)([ _#:=.-]*\d+)?", re.I)
@@ -39,6 +42,26 @@ class HostPlace:
     step: tuple[str, int] | None = None
 
 
+UNKNOWN: Final = HostPlace()
+
+
+@dataclass(slots=True, kw_only=True)
+class Activity:
+    """A kernel, copy or memset on a device; ``kind`` is None if it is no copy of a known one.
+
+    ``place`` is that of the call which launched it, ``UNKNOWN`` if that was not recorded.
+    """
+
+    start_ns: int
+    end_ns: int
+    key: EventKey
+    device: int = 0
+    stream: int = 0
+    kind: CopyKind | None = None
+    bytes: int = 0
+    place: HostPlace = UNKNOWN
+
+
 @dataclass(slots=True)
 class HostThreads:
     """Operations, annotations and steps of all threads, and the calls that launched."""
@@ -57,7 +80,7 @@ class HostThreads:
         return {
             key: place
             for thread, calls in by_thread.items()
-            for key, place in self._placed(thread, calls, phases[thread], steps.get(thread[0]))
+            for key, place in self._placed(thread, calls, phases[thread], steps.get(thread[0], []))
         }
 
     def _placed(
@@ -65,18 +88,15 @@ class HostThreads:
         thread: Thread,
         calls: list[tuple[int, EventKey]],
         phases: list[Range],
-        steps: _Steps | None,
+        steps: _Steps,
     ) -> Iterable[tuple[EventKey, HostPlace]]:
         moments = [at for at, _ in calls]
         operations = {
             at: found[-1] for at, found in around(self.operations.get(thread, ()), moments) if found
         }
-        named: dict[int, tuple[str, ...]] = {}
-        for at, found in around(phases, moments):
-            named[at] = tuple(one.name for one in found)
+        named = {at: tuple(one.name for one in found) for at, found in around(phases, moments)}
         for at, key in calls:
-            step = steps.at(at) if steps else None
-            yield key, HostPlace(operations.get(at), named[at], step)
+            yield key, HostPlace(operations.get(at), named[at], _at(steps, at))
 
     def _phases(self, thread: Thread) -> list[Range]:
         """Annotations for a thread: its own or, without any, those of the one thread that has.
@@ -93,35 +113,31 @@ class HostThreads:
         found: dict[Hashable, list[Range]] = defaultdict(list)
         for (process, _), ranges in self.annotations.items():
             found[process] += [one for one in ranges if is_step(one.name)]
-        return {process: _Steps.of(ranges) for process, ranges in found.items() if ranges}
+        return {process: _ordered(ranges) for process, ranges in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """The steps of one process, which do not overlap, each with its name and how often before."""
+def _ordered(ranges: Iterable[Range]) -> _Steps:
+    """Those that do not overlap; of nested ones the outer."""
+    ordered = sorted(ranges, key=lambda one: (one.start_ns, -one.end_ns))
+    if own := [one for one in ordered if _PROFILER_STEP.fullmatch(one.name)]:
+        ordered = own
+    steps: _Steps = []
+    seen = Counter[str]()
+    for one in ordered:
+        if steps and one.start_ns < steps[-1][0].end_ns:
+            continue  # a part of the step before
+        steps.append((one, seen[one.name]))
+        seen[one.name] += 1
+    return steps
 
-    starts: list[int]
-    ends: list[int]
-    keys: list[tuple[str, int]]
 
-    @classmethod
-    def of(cls, ranges: Iterable[Range]) -> _Steps:
-        ordered = sorted(ranges, key=lambda one: (one.start_ns, -one.end_ns))
-        if own := [one for one in ordered if _PROFILER_STEP.fullmatch(one.name)]:
-            ordered = own
-        steps, seen = cls([], [], []), Counter[str]()
-        for one in ordered:
-            if steps.ends and one.start_ns < steps.ends[-1]:
-                continue  # a part of the step before
-            steps.starts.append(one.start_ns)
-            steps.ends.append(one.end_ns)
-            steps.keys.append((one.name, seen[one.name]))
-            seen[one.name] += 1
-        return steps
-
-    def at(self, moment: int) -> tuple[str, int] | None:
-        index = bisect_right(self.starts, moment) - 1
-        return self.keys[index] if index >= 0 and self.ends[index] >= moment else None
+def _at(steps: _Steps, moment: int) -> tuple[str, int] | None:
+    """The name of the step, and its number."""
+    index = bisect_right(steps, moment, key=lambda step: step[0].start_ns)
+    if not index:
+        return None
+    step, before = steps[index - 1]
+    return (step.name, before) if step.end_ns >= moment else None
 
 
 def is_step(name: str) -> bool:
@@ -143,9 +159,24 @@ def windows(spans: Iterable[tuple[tuple[str, int] | None, int, int]]) -> list[St
     return [StepTime(name, start, end) for (name, _), (start, end) in ordered]
 
 
-def place_of(places: Mapping[EventKey, HostPlace], key: EventKey) -> HostPlace:
-    """The place of a launch; an empty one if its call was not recorded."""
-    return places.get(key, _UNKNOWN)
+def launched_steps(activities: Iterable[Activity]) -> list[StepTime]:
+    """The steps in which they were launched, by all threads."""
+    return windows((one.place.step, one.start_ns, one.end_ns) for one in activities)
 
 
-_UNKNOWN: Final = HostPlace()
+def transfers(activities: Iterable[Activity]) -> list[Transfer]:
+    """Those of known kinds, in the order of time."""
+    found = [
+        Transfer(
+            kind=one.kind,
+            bytes=one.bytes,
+            start_ns=one.start_ns,
+            end_ns=one.end_ns,
+            device=one.device,
+            stream=one.stream,
+            phase=one.place.phase,
+        )
+        for one in activities
+        if one.kind
+    ]
+    return sorted(found, key=lambda one: one.start_ns)

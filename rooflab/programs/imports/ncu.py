@@ -142,21 +142,18 @@ def read(path: Path, text: str) -> Recording:
         source="Nsight Compute",
         device_name=device_name,
         facts=facts,
-        notes=[*_notes(len(launches), counted), *_left_out(damaged)],
+        notes=list(_notes(len(launches), counted, damaged)),
     )
 
 
-def _notes(launches: int, counted: int) -> Iterator[str]:
+def _notes(launches: int, counted: int, damaged: Sequence[str]) -> Iterator[str]:
+    """Which launches have no counters, and which cells were no numbers; of many the first."""
     yield NOTE
     if counted < launches:
         yield (
             f"{launches - counted} launches of {launches} have no counters of FLOPs and bytes: "
             "record them with ncu --set full."
         )
-
-
-def _left_out(damaged: Sequence[str]) -> Iterator[str]:
-    """Which cells were no numbers; of many the first."""
     if damaged:
         more = f" and {len(damaged) - LISTED} more" if len(damaged) > LISTED else ""
         yield f"Left out, because they are no numbers: {'; '.join(damaged[:LISTED])}{more}."

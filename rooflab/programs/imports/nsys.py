@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +17,19 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from rooflab.devices.ranges import Range
-from rooflab.devices.records import CopyKind, RecordedLaunch, Recording, Transfer
+from rooflab.devices.records import CopyKind, RecordedLaunch, Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
+    UNKNOWN,
+    Activity,
     EventKey,
     HostPlace,
     HostThreads,
     LaunchCall,
-    place_of,
-    windows,
+    launched_steps,
+    transfers,
 )
-from rooflab.programs.imports.values import MOST, dim, name, number, whole
+from rooflab.programs.imports.values import MOST, described, dim, name, number, whole
 
 MAGIC: Final = b"SQLite format 3\0"
 
@@ -38,7 +40,10 @@ _MEMSETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _RANGES: Final = "NVTX_EVENTS"
 
-_WHERE: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_WHERE: Final = (
+    *("start", "end", "deviceId", "streamId", "correlationId", "globalPid"),
+    *("bytes", "copyKind"),
+)
 _GRID: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _LAUNCH: Final = (
     *("demangledName", "shortName", *_GRID, "registersPerThread"),
@@ -77,15 +82,10 @@ def read(path: Path) -> Recording:
         return _Export(path, database).recording()
 
 
-@dataclass(slots=True)
-class _Activity:
+@dataclass(slots=True, kw_only=True)
+class _Row(Activity):
     """A row of a table of kernels, graphs, copies or memsets."""
 
-    start_ns: int
-    end_ns: int
-    device: int
-    stream: int
-    key: EventKey
     others: Sequence[Any]
 
 
@@ -102,30 +102,28 @@ class _Export:
     def recording(self) -> Recording:
         kernels = list(self._activities(_KERNELS, _LAUNCH))
         graphs = list(self._activities(_GRAPHS, ("graphId",)))
-        copies = list(self._activities(_COPIES, ("bytes", "copyKind")))
-        memsets = list(self._activities(_MEMSETS, ("bytes",)))
+        copies = [*self._activities(_COPIES), *self._activities(_MEMSETS, kind="memset")]
         if not kernels and not graphs:
             raise RunError(
                 f"{self._path}: no kernel of a GPU is in this file; record it with "
                 "nsys profile --trace cuda,nvtx --cuda-graph-trace node"
             )
         self._texts = dict(self._strings())
-        everything = [*kernels, *graphs, *copies, *memsets]
+        everything = [*kernels, *graphs, *copies]
         places = self._places({one.key for one in everything})
-        launches = self._launches(kernels, graphs, places)
-        moved = [*self._copies(copies, places), *_memsets(memsets, places)]
+        for one in everything:
+            one.place = places.get(one.key, UNKNOWN)
+        launches = self._launches(kernels, graphs)
         device = Counter(one.device for one in launches).most_common(1)[0][0]
         device_name, facts = self._device(device)
         return Recording(
             launches=launches,
-            copies=sorted(moved, key=lambda one: one.start_ns),
-            steps=windows(
-                (place_of(places, one.key).step, one.start_ns, one.end_ns) for one in everything
-            ),
+            copies=transfers(copies),
+            steps=launched_steps(everything),
             source="Nsight Systems",
             device_name=device_name,
             facts=facts,
-            notes=list(self._notes(kernels, graphs, places, len(everything), launches, moved)),
+            notes=list(self._notes(kernels, graphs, copies)),
         )
 
     def _schema(self) -> dict[str, set[str]]:
@@ -165,16 +163,26 @@ class _Export:
                     )
                 yield row
 
-    def _activities(self, table: str, columns: Sequence[str]) -> Iterator[_Activity]:
+    def _activities(
+        self, table: str, columns: Sequence[str] = (), kind: CopyKind | None = None
+    ) -> Iterator[_Row]:
         for index, row in enumerate(self._rows(table, (*_WHERE, *columns)), 1):
-            start, end, device, stream, correlation, process = row[: len(_WHERE)]
+            start, end, device, stream, correlation, process, moved, copied = row[: len(_WHERE)]
             if whole(start) is None or whole(end) is None or end < start:
                 raise RunError(
                     f"{self._path} table {table} row {index}: damaged, start and end are not "
                     "times in ns; export it again"
                 )
-            key = self._key(process, correlation)
-            yield _Activity(start, end, number(device), number(stream), key, row[len(_WHERE) :])
+            yield _Row(
+                start_ns=start,
+                end_ns=end,
+                key=self._key(process, correlation),
+                device=number(device),
+                stream=number(stream),
+                kind=kind or _KINDS.get(number(copied)),
+                bytes=number(moved),
+                others=row[len(_WHERE) :],
+            )
 
     def _key(self, process: object, correlation: object) -> EventKey:
         return (_thread(process)[0] if self._several else 0, number(correlation))
@@ -204,19 +212,13 @@ class _Export:
                 _add(host, _thread(thread), name(title), start, end)
         return host.places()
 
-    def _launches(
-        self,
-        kernels: Sequence[_Activity],
-        graphs: Sequence[_Activity],
-        places: Mapping[EventKey, HostPlace],
-    ) -> list[RecordedLaunch]:
+    def _launches(self, kernels: Sequence[_Row], graphs: Sequence[_Row]) -> list[RecordedLaunch]:
         numbers: dict[Range, int] = {}
         launches = []
         for one in sorted(kernels, key=lambda kernel: kernel.start_ns):
             demangled, short, *rest = one.others
             registers, static, dynamic, graph, node = rest[len(_GRID) :]
-            place = place_of(places, one.key)
-            operation = place.operation
+            operation = one.place.operation
             launches.append(
                 RecordedLaunch(
                     kernel=self._text(demangled, short),
@@ -231,18 +233,11 @@ class _Export:
                     graph=number(graph) or number(node) >> 32,
                     operation=operation.name if operation else "",
                     call=numbers.setdefault(operation, len(numbers) + 1) if operation else 0,
-                    phase=place.phase,
+                    phase=one.place.phase,
                 )
             )
-        launches += [_graph(one, place_of(places, one.key)) for one in graphs]
+        launches += map(_graph, graphs)
         return sorted(launches, key=lambda launch: launch.start_ns)
-
-    def _copies(
-        self, activities: Sequence[_Activity], places: Mapping[EventKey, HostPlace]
-    ) -> Iterator[Transfer]:
-        for one in activities:
-            if kind := _KINDS.get(number(one.others[1])):
-                yield _copy(one, kind, places)
 
     def _device(self, device: int) -> tuple[str, dict[str, object]]:
         """Name and facts of a CUDA device; several processes may number them differently."""
@@ -253,32 +248,22 @@ class _Export:
         if own is None:
             return "", {}
         _, title, major, minor, *values = own
-        found = zip(_FACTS.values(), values, strict=True)
-        facts: dict[str, object] = {fact: value for fact, value in found if whole(value)}
-        if whole(major) is not None and whole(minor) is not None:
-            facts["compute_capability"] = f"{major}.{minor}"
-        return name(title) if isinstance(title, str) else "", facts
+        return described(title, dict(zip(_FACTS.values(), values, strict=True)), major, minor)
 
     def _notes(
-        self,
-        kernels: Sequence[_Activity],
-        graphs: Sequence[_Activity],
-        places: Mapping[EventKey, HostPlace],
-        activities: int,
-        launches: Sequence[RecordedLaunch],
-        moved: Sequence[Transfer],
+        self, kernels: Sequence[_Row], graphs: Sequence[_Row], copies: Sequence[_Row]
     ) -> Iterator[str]:
         yield "Nsight Systems does not record FLOPs and bytes of kernels, only times."
         if _RANGES not in self._tables:
             yield "The file has no NVTX ranges, so phases and operations are not known."
-        if lost := sum(one.key not in places for one in kernels):
+        if lost := sum(one.place is UNKNOWN for one in kernels):
             yield f"The launch calls of {lost} kernels of {len(kernels)} are not in the file."
         if graphs:
             yield (
                 f"{len(graphs)} launches of CUDA graphs were recorded as a whole: record their "
                 "kernels with nsys profile --cuda-graph-trace node."
             )
-        if left_out := activities - len(launches) - len(moved):
+        if left_out := sum(one.kind is None for one in copies):
             yield f"{left_out} copies of an unknown kind are left out."
 
 
@@ -301,7 +286,7 @@ def _add(host: HostThreads, thread: tuple[int, int], title: str, start: int, end
         host.annotations[thread].append(Range(title, start, end))
 
 
-def _graph(one: _Activity, place: HostPlace) -> RecordedLaunch:
+def _graph(one: _Row) -> RecordedLaunch:
     """A whole CUDA graph as one launch: its kernels are not known, but the device was busy."""
     return RecordedLaunch(
         kernel="CUDA graph",
@@ -310,23 +295,5 @@ def _graph(one: _Activity, place: HostPlace) -> RecordedLaunch:
         device=one.device,
         stream=one.stream,
         graph=number(one.others[0]),
-        phase=place.phase,
-    )
-
-
-def _memsets(
-    activities: Sequence[_Activity], places: Mapping[EventKey, HostPlace]
-) -> Iterator[Transfer]:
-    return (_copy(one, "memset", places) for one in activities)
-
-
-def _copy(one: _Activity, kind: CopyKind, places: Mapping[EventKey, HostPlace]) -> Transfer:
-    return Transfer(
-        kind=kind,
-        bytes=number(one.others[0]),
-        start_ns=one.start_ns,
-        end_ns=one.end_ns,
-        device=one.device,
-        stream=one.stream,
-        phase=place_of(places, one.key).phase,
+        phase=one.place.phase,
     )

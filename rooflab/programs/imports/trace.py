@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflab.devices.ranges import Range
-from rooflab.devices.records import CopyKind, Needs, RecordedLaunch, Recording, StepTime, Transfer
+from rooflab.devices.records import CopyKind, Needs, RecordedLaunch, Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
+    UNKNOWN,
+    Activity,
     EventKey,
-    HostPlace,
     HostThreads,
     LaunchCall,
     is_step,
-    place_of,
+    launched_steps,
+    transfers,
     windows,
 )
-from rooflab.programs.imports.values import BIGGEST, MOST, dim, name, number, whole
+from rooflab.programs.imports.values import BIGGEST, MOST, described, dim, name, number, whole
 from rooflab.runs.text import cleaned
 
 WorkOf = Callable[[str, list[Any], list[Any], list[Any], list[Any]], Needs | None]
@@ -105,15 +107,12 @@ def _category(value: object) -> str | None:
     return _CATEGORIES.get(value.lower()) if isinstance(value, str) else None
 
 
-@dataclass(slots=True)
-class _Event:
+@dataclass(slots=True, kw_only=True)
+class _Event(Activity):
     """A kernel, copy or memset, as the trace has it."""
 
     name: str
-    start_ns: int
-    end_ns: int
     arguments: Mapping[str, Any]
-    key: EventKey
 
 
 @dataclass(slots=True)
@@ -122,7 +121,6 @@ class _Trace:
     host: HostThreads = field(default_factory=HostThreads)
     kernels: list[_Event] = field(default_factory=list)
     copies: list[_Event] = field(default_factory=list)
-    memsets: list[_Event] = field(default_factory=list)
     device_steps: list[tuple[tuple[str, int], int, int]] = field(default_factory=list)
     by_id: dict[int, tuple[LaunchCall, Range]] = field(default_factory=dict)
     """The operation with an External id, and a call at its start."""
@@ -138,8 +136,20 @@ class _Trace:
         arguments = arguments if isinstance(arguments, dict) else {}
         category = _category(event["cat"]) if "cat" in event else None
         if category in ("kernel", "copy", "memset"):
-            kept = {"kernel": self.kernels, "copy": self.copies, "memset": self.memsets}[category]
-            kept.append(_Event(title, start, end, arguments, _key(arguments)))
+            kept = self.kernels if category == "kernel" else self.copies
+            kept.append(
+                _Event(
+                    name=title,
+                    arguments=arguments,
+                    start_ns=start,
+                    end_ns=end,
+                    key=_key(arguments),
+                    device=number(arguments.get("device")),
+                    stream=number(arguments.get("stream")),
+                    kind=_kind(title) if category == "copy" else "memset",
+                    bytes=number(arguments.get("bytes")),
+                )
+            )
         elif category == "device annotation":
             if title.startswith("ProfilerStep#"):
                 self.device_steps.append(((title, 0), start, end))
@@ -159,27 +169,22 @@ class _Trace:
                 self.by_id.setdefault(external, (LaunchCall(thread, one.start_ns), one))
 
     def recording(self, content: Mapping[str, Any], work_of: WorkOf | None) -> Recording:
-        everything = [*self.kernels, *self.copies, *self.memsets]
-        places = self._places(everything)
-        launches = list(self._launches(places, work_of))
-        copies = [*_copies(self.copies, places), *_memsets(self.memsets, places)]
+        everything = [*self.kernels, *self.copies]
+        self._place(everything)
+        launches = list(self._launches(work_of))
         device = Counter(one.device for one in launches).most_common(1)[0][0]
         device_name, facts = _properties(content, device)
         return Recording(
             launches=launches,
-            copies=sorted(copies, key=lambda one: one.start_ns),
-            steps=self._steps(everything, places),
+            copies=transfers(self.copies),
+            steps=launched_steps(everything) or windows(self.device_steps),
             source="torch.profiler",
             device_name=device_name,
             facts=facts,
-            notes=list(
-                self._notes(
-                    launches, places, work_of, len(everything) - len(self.kernels) - len(copies)
-                )
-            ),
+            notes=list(self._notes(launches)),
         )
 
-    def _places(self, activities: Sequence[_Event]) -> dict[EventKey, HostPlace]:
+    def _place(self, activities: Sequence[_Event]) -> None:
         """By the launch call, and else by the External id that operation and kernel share."""
         by_id = {
             one.key: self.by_id[external]
@@ -194,16 +199,14 @@ class _Trace:
         for key, (_, operation) in by_id.items():
             if places[key].operation is None:
                 places[key] = replace(places[key], operation=operation)
-        return places
+        for one in activities:
+            one.place = places.get(one.key, UNKNOWN)
 
-    def _launches(
-        self, places: Mapping[EventKey, HostPlace], work_of: WorkOf | None
-    ) -> Iterator[RecordedLaunch]:
+    def _launches(self, work_of: WorkOf | None) -> Iterator[RecordedLaunch]:
         numbers: dict[Range, int] = {}
         works: dict[Range, Needs | None] = {}
         for one in sorted(self.kernels, key=lambda kernel: kernel.start_ns):
-            found, place = one.arguments, place_of(places, one.key)
-            operation = place.operation
+            found, operation = one.arguments, one.place.operation
             if operation and operation not in numbers:
                 numbers[operation] = len(numbers) + 1
                 works[operation] = _work(operation, work_of)
@@ -215,33 +218,18 @@ class _Trace:
                 block=dim(found.get("block")),
                 shared_bytes=number(found.get("shared memory")),
                 registers=number(found.get("registers per thread")),
-                device=number(found.get("device")),
-                stream=number(found.get("stream")),
+                device=one.device,
+                stream=one.stream,
                 graph=number(found.get("graph id")),
                 operation=operation.name if operation else "",
                 call=numbers[operation] if operation else 0,
-                phase=place.phase,
+                phase=one.place.phase,
                 work=works[operation] if operation else None,
             )
 
-    def _steps(
-        self, activities: Sequence[_Event], places: Mapping[EventKey, HostPlace]
-    ) -> list[StepTime]:
-        """From the launches of each step, of all threads; without any from Kineto's own ranges."""
-        launched = (
-            (place_of(places, one.key).step, one.start_ns, one.end_ns) for one in activities
-        )
-        return windows(launched) or windows(self.device_steps)
-
-    def _notes(
-        self,
-        launches: Sequence[RecordedLaunch],
-        places: Mapping[EventKey, HostPlace],
-        work_of: WorkOf | None,
-        left_out: int,
-    ) -> Iterator[str]:
+    def _notes(self, launches: Sequence[RecordedLaunch]) -> Iterator[str]:
         operations = [one for ranges in self.host.operations.values() for one in ranges]
-        lost = sum(one.key not in places for one in self.kernels)
+        lost = sum(one.place is UNKNOWN for one in self.kernels)
         if not operations:
             yield (
                 "The trace has no operations, so it is not known what launched a kernel: record "
@@ -256,7 +244,7 @@ class _Trace:
             yield f"The launch calls of {lost} kernels of {len(launches)} are not in the trace."
         if graphs := sum(1 for one in launches if one.graph and not one.operation):
             yield f"{graphs} kernels were launched by a CUDA graph: their operations are not known."
-        if left_out:
+        if left_out := sum(one.kind is None for one in self.copies):
             yield f"{left_out} copies of an unknown kind are left out."
 
 
@@ -311,32 +299,6 @@ def _work(operation: Range, work_of: WorkOf | None) -> Needs | None:
     return work_of(operation.name, *map(cleaned, given))
 
 
-def _copies(
-    activities: Sequence[_Event], places: Mapping[EventKey, HostPlace]
-) -> Iterator[Transfer]:
-    for one in activities:
-        if kind := _kind(one.name):
-            yield _copy(one, kind, places)
-
-
-def _memsets(
-    activities: Sequence[_Event], places: Mapping[EventKey, HostPlace]
-) -> Iterator[Transfer]:
-    return (_copy(one, "memset", places) for one in activities)
-
-
-def _copy(one: _Event, kind: CopyKind, places: Mapping[EventKey, HostPlace]) -> Transfer:
-    return Transfer(
-        kind=kind,
-        bytes=number(one.arguments.get("bytes")),
-        start_ns=one.start_ns,
-        end_ns=one.end_ns,
-        device=number(one.arguments.get("device")),
-        stream=number(one.arguments.get("stream")),
-        phase=place_of(places, one.key).phase,
-    )
-
-
 def _kind(title: str) -> CopyKind | None:
     """Of ``Memcpy HtoD (Pinned -> Device)``; the ends in brackets count if the kind is unknown."""
     if match := _COPY.match(title):
@@ -360,11 +322,5 @@ def _properties(content: Mapping[str, Any], device: int) -> tuple[str, dict[str,
     own = next((one for one in devices if one.get("id") == device), None)
     if own is None:
         return "", {}
-    facts: dict[str, object] = {
-        fact: value for key, fact in _FACTS.items() if (value := whole(own.get(key)))
-    }
-    major, minor = whole(own.get("computeMajor")), whole(own.get("computeMinor"))
-    if major is not None and minor is not None:
-        facts["compute_capability"] = f"{major}.{minor}"
-    title = own.get("name")
-    return name(title) if isinstance(title, str) else "", facts
+    facts = {fact: own.get(key) for key, fact in _FACTS.items()}
+    return described(own.get("name"), facts, own.get("computeMajor"), own.get("computeMinor"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -43,3 +44,13 @@ def dim(values: Any) -> Dim:
 def name(text: str) -> str:
     """A name to show, without control characters and of bounded length."""
     return clean(text[:LONGEST])
+
+
+def described(
+    title: object, facts: Mapping[str, object], major: object, minor: object
+) -> tuple[str, dict[str, object]]:
+    """Name and facts of a device, as far as they are known."""
+    known = {fact: value for fact, value in facts.items() if whole(value)}
+    if whole(major) is not None and whole(minor) is not None:
+        known["compute_capability"] = f"{major}.{minor}"
+    return name(title) if isinstance(title, str) else "", known
