@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from rooflab.devices.cuda.activity import Records
 from rooflab.devices.cuda.replay import Counted
 from rooflab.devices.records import LaunchKey, RecordedLaunch, Transfer
 from rooflab.errors import KernelError, RooflabError
+from rooflab.programs.session import Findings
+from rooflab.programs.whole import Whole
 
 GRID, BLOCK = (4, 1, 1), (128, 1, 1)
 
@@ -230,6 +233,27 @@ class ImitatedReplay:
             self.passes += 1
             if self.passes == self.chip.passes:
                 self.counted_graphs.append(counters(flops=77))
+
+
+class Program:
+    """A script that is recorded: the thread looks at it when a test says so."""
+
+    def __init__(self, chip: Chip, **options: Any) -> None:
+        self.chip = chip
+        self.recorder = Whole("it.py", **options)
+        nothing = SimpleNamespace(start=lambda: None, join=lambda: None)
+        self.recorder._thread = nothing  # type: ignore[assignment]
+        self.recorder.start()
+
+    def look(self) -> None:
+        """Once."""
+        answers = iter([False, True])
+        ended = SimpleNamespace(wait=lambda _: next(answers), set=lambda: None)
+        self.recorder._ended = ended  # type: ignore[assignment]
+        self.recorder._watch()
+
+    def finish(self) -> Findings:
+        return self.recorder.finish()
 
 
 def refused() -> KernelError:

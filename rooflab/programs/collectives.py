@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import platform
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from time import perf_counter_ns, time_ns
 
-from rooflab.devices.records import RecordedLaunch, Recording, busy_ns
+from rooflab.devices.records import Cut, RecordedLaunch, Recording, busy_ns
 from rooflab.model.collectives import CollectiveLaunch, Collectives, collective_of
 from rooflab.programs.groups import LaunchSet
 from rooflab.programs.session import Findings
-
-LaunchSpan = tuple[int, int]
-"""A start and an end in nanoseconds."""
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -40,7 +37,7 @@ def collectives(found: Findings, groups: Sequence[LaunchSet]) -> Collectives | N
     windows = found.recording.windows
     starts = [window.start_ns for window in windows]
     rows = {id(one): i for i, group in enumerate(groups) for one in group.launches}
-    others = _merged((one.start_ns, one.end_ns) for one in kernels if not named(one.kernel))
+    others = merged_cuts((one.start_ns, one.end_ns) for one in kernels if not named(one.kernel))
     made = [
         CollectiveLaunch(
             max(0, bisect_right(starts, one.start_ns) - 1),
@@ -67,7 +64,7 @@ def communication(recording: Recording) -> dict[str, float]:
     return {"collectives_us": busy_ns(ours) / each, "exposed_us": exposed / each}
 
 
-def restored(ns: int, cuts: Sequence[LaunchSpan]) -> int:
+def restored(ns: int, cuts: Sequence[Cut]) -> int:
     """The time of the clock, of a time from which earlier ``cuts`` are taken out."""
     for start, end in sorted(cuts):
         if ns >= start:
@@ -75,14 +72,10 @@ def restored(ns: int, cuts: Sequence[LaunchSpan]) -> int:
     return ns
 
 
-def merged_cuts(cuts: Sequence[LaunchSpan]) -> list[LaunchSpan]:
+def merged_cuts(cuts: Iterable[Cut]) -> list[Cut]:
     """The same time without overlaps, in order."""
-    return _merged(iter(cuts))
-
-
-def _merged(spans: Iterator[LaunchSpan]) -> list[LaunchSpan]:
-    found: list[LaunchSpan] = []
-    for start, end in sorted(spans):
+    found: list[Cut] = []
+    for start, end in sorted(cuts):
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
@@ -90,7 +83,7 @@ def _merged(spans: Iterator[LaunchSpan]) -> list[LaunchSpan]:
     return found
 
 
-def _overlap(one: RecordedLaunch, spans: Sequence[LaunchSpan]) -> int:
+def _overlap(one: RecordedLaunch, spans: Sequence[Cut]) -> int:
     """The time of a launch in which one of the spans ran; they are in order and apart."""
     total = 0
     first = max(0, bisect_right(spans, (one.start_ns, one.start_ns)) - 1)

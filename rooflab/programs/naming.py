@@ -86,12 +86,8 @@ class NamingTime:
         return Named(self._labels(records, place), self._problem)
 
     def _labels(self, records: Records, place: slice) -> LaunchLabels:
-        calls = {
-            number: CallLabel(call.operation, call.phase, call.work)
-            for number, call in self._watch.calls.items()
-        }
         step = [_known(one, self._keys) for one in records.launches[place]]
-        return labels(step, records.numbers[place], calls, records.phases[place])
+        return labels(step, records.numbers[place], self._watch.calls, records.phases[place])
 
 
 def leave(watch: OperationWatch) -> None:

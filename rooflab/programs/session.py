@@ -15,10 +15,10 @@ from rooflab.devices.base import Counters
 from rooflab.devices.cuda.activity import Activity, require_gpu, synchronize
 from rooflab.devices.cuda.cupti import Cupti
 from rooflab.devices.cuda.replay import Replay, counters_of
-from rooflab.devices.records import LaunchKey, Recording, StepTime
-from rooflab.errors import RooflabError, UsageError
+from rooflab.devices.records import Cut, LaunchKey, Recording, StepTime
+from rooflab.errors import RooflabError
 from rooflab.programs.groups import LaunchSet, Sample, grouped, plan, with_samples
-from rooflab.programs.labels import CallLabel, labelled, labels
+from rooflab.programs.labels import labelled, labels
 from rooflab.programs.watch import OperationWatch
 
 SKIP: Final = 3
@@ -46,7 +46,7 @@ class Findings:
     graphs: list[Counters] = field(default_factory=list)
     graph_launches: int = 0
     notes: dict[str, None] = field(default_factory=dict)
-    cuts: list[tuple[int, int]] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
     """Times of the clock that are cut out of the recording's."""
 
     @property
@@ -77,8 +77,6 @@ class Steps:
         counters: bool = True,
         modules: bool = False,
     ) -> None:
-        if steps < 1 or skip < 0:
-            raise UsageError(f"steps={steps}, skip={skip}: record at least one step")
         self.name, self._steps, self._skip, self._counters = name, steps, skip, counters
         require_gpu()
         self._cupti = Cupti()
@@ -197,12 +195,9 @@ class Steps:
         synchronize()
         self._activity.stop()
         records = self._activity.taken()
-        found, calls = self.found, self._watch.calls
+        found = self.found
         assert found
-        named = {
-            number: CallLabel(one.operation, one.phase, one.work) for number, one in calls.items()
-        }
-        known = labels(records.launches, records.numbers, named)
+        known = labels(records.launches, records.numbers, self._watch.calls)
         launches = labelled(found.recording.launches, known)
         found.recording = replace(found.recording, launches=launches)
         found.groups = grouped(launches, len(found.recording.windows))

@@ -10,43 +10,27 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from rooflab.devices.records import Needs
+from rooflab.programs.labels import CallLabel
 from rooflab.programs.operations import modelled
 from rooflab.programs.rules.base import Operation
 from rooflab.programs.tensors import Tensor, tensors
-
-
-class Watched(NamedTuple):
-    """One call of an operation: its name, such as ``aten::mm``, its work, and where it was made.
-
-    ``ranges`` are those of ``record_function`` around it, the outermost first. ``module`` is a path
-    such as ``layers.0.attn.q``, in the outermost module that was called; that module itself has the
-    name of its class. It is empty outside of modules.
-    """
-
-    operation: str
-    work: Needs | None
-    module: str = ""
-    ranges: tuple[str, ...] = ()
-
-    @property
-    def phase(self) -> tuple[str, ...]:
-        """The ranges and the module."""
-        return (*self.ranges, self.module) if self.module else self.ranges
 
 
 @dataclass
 class OperationWatch(AbstractContextManager["OperationWatch"]):
     """Calls ``begin`` and ``end`` with a number around every operation: forward, backward, steps.
 
-    ``calls`` has what each number was; the first is 1. Operations of the thread that enters, and
-    of autograd's threads, are watched. Their results are those without a watch. Operations that
-    PyTorch composes of others, such as ``linear`` in inference mode, are watched as those. With
-    ``modules``, hooks that are removed at the end find the module of each operation; the operations
-    of a backward pass have that of the forward operation which they belong to.
+    ``calls`` has what each number was, and the ranges of ``record_function`` around it; the first
+    is 1. Operations of the thread that enters, and of autograd's threads, are watched. Their
+    results are those without a watch. Operations that PyTorch composes of others, such as
+    ``linear`` in inference mode, are watched as those. With ``modules``, hooks that are removed at
+    the end find the module of each operation, which is the last of its ranges: a path such as
+    ``layers.0.attn.q``, in the outermost module that was called, which itself has the name of its
+    class. The operations of a backward pass have that of the forward operation they belong to.
 
     Under a watch autograd adds gradients out of place, as under any mode of dispatch, and what
     ``torch.compile`` made runs as it was before it was compiled.
@@ -59,7 +43,7 @@ class OperationWatch(AbstractContextManager["OperationWatch"]):
     end: Callable[[int], object]
     modules: bool = False
     compiles: bool = True
-    calls: dict[int, Watched] = field(default_factory=dict)
+    calls: dict[int, CallLabel] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=lambda: count(1), repr=False)
     _inside: ExitStack = field(default_factory=ExitStack, repr=False)
     _paths: Paths | None = field(default=None, repr=False)
@@ -113,15 +97,15 @@ class OperationWatch(AbstractContextManager["OperationWatch"]):
         number = next(self._numbers)
         name = str(getattr(getattr(function, "_schema", None), "name", function))
         path = self._paths.current() if self._paths else ""
-        ranges = self._ranges.around(name, args)
-        self.calls[number] = Watched(name, None, path, ranges)
+        phase = (*self._ranges.around(name, args), *filter(None, [path]))
+        self.calls[number] = CallLabel(name, phase)
         given = _described(function, args, kwargs)  # before it changes them
         self.begin(number)
         try:
             result = function(*args, **kwargs)
         finally:
             self.end(number)
-        self.calls[number] = Watched(name, _work(name, given, result), path, ranges)
+        self.calls[number] = CallLabel(name, phase, _work(name, given, result))
         return result
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rooflab.devices.records import Needs
+from rooflab.programs.labels import CallLabel
 from rooflab.programs.main_thread import in_main_thread
 from rooflab.programs.naming import leave
 from rooflab.programs.operations import work_of
@@ -221,7 +222,9 @@ def test_a_trace_says_the_same(torch: Any, place: str, transformer: Any, tmp_pat
 
 
 def where(watch: OperationWatch, part: str) -> Counter[str]:
-    return Counter(one.module for one in watch.calls.values() if part in one.operation)
+    """In which modules such operations were."""
+    found = [one for one in watch.calls.values() if part in one.operation]
+    return Counter(one.phase[-1] if one.phase else "" for one in found)
 
 
 @pytest.mark.parametrize("again", [None, False, True])
@@ -248,16 +251,14 @@ def test_backward_is_in_the_modules_of_forward(torch: Any, place: str, again: bo
     assert set(found) - unsure == {"0.a", "0.b", "1.a", "1.b"}
     if not unsure:
         assert found == {"0.a": 2, "1.a": 3, "0.b": forward + 2, "1.b": forward + 2}
-    assert watched(lambda: x.relu(), modules=True).calls[1].module == ""
+    assert watched(lambda: x.relu(), modules=True).calls[1].phase == ()
 
 
 def test_a_module_of_its_own_has_the_name_of_its_class(torch: Any) -> None:
     relu = torch.nn.ReLU()
     watch = watched(lambda: relu(torch.ones(3)), modules=True)
-    assert [(one.operation, one.module) for one in watch.calls.values()][-1] == (
-        "aten::relu",
-        "ReLU",
-    )
+    *_, last = watch.calls.values()
+    assert (last.operation, last.phase) == ("aten::relu", ("ReLU",))
 
 
 def test_a_strange_module_runs_as_it_does_without_a_watch(torch: Any) -> None:
@@ -295,7 +296,7 @@ def test_all_hooks_are_gone_also_after_an_error(torch: Any) -> None:
     with pytest.raises(RuntimeError, match="shapes"), watch:
         model(torch.randn(3, 5))
     *_, last = watch.calls.values()
-    assert last[:3] == ("aten::addmm", None, "0")
+    assert last == CallLabel("aten::addmm", ("0",))
     assert len(numbers) == 2 * len(watch.calls)
     assert not module._global_forward_hooks
     assert not module._global_forward_pre_hooks

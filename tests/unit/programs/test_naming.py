@@ -7,16 +7,16 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import imitation
 import pytest
 from imitation import GRID, Chip
 
 from rooflab.devices.records import Needs
 from rooflab.errors import UsageError
 from rooflab.programs import naming, whole
+from rooflab.programs.labels import CallLabel
 from rooflab.programs.naming import cannot_name
 from rooflab.programs.session import Findings
-from rooflab.programs.watch import Watched
-from rooflab.programs.whole import Whole
 
 STEP = (("embed", 10_000.0), ("mm", 10_000.0), ("norm", 10_000.0), ("mm", 20_000.0))
 
@@ -28,7 +28,7 @@ class Watch:
 
     def __init__(self, begin: Any, end: Any, *, compiles: bool = True) -> None:
         assert not compiles
-        self.calls: dict[int, Watched] = {}
+        self.calls: dict[int, CallLabel] = {}
         self.inside = False
         self.paused = False
         Watch.made.append(self)
@@ -62,15 +62,12 @@ def called(function: Callable[[], object], patience_s: float, *, late: bool = Fa
     return True
 
 
-class Program:
-    """A script, which is looked at after each step."""
+class Program(imitation.Program):
+    """Which is looked at after each step."""
 
     def __init__(self, chip: Chip, *, works: bool = False, **options: Any) -> None:
-        self.chip, self.works = chip, works
-        self.recorder = Whole("it.py", **options)
-        nothing = SimpleNamespace(start=lambda: None, join=lambda: None)
-        self.recorder._thread = nothing  # type: ignore[assignment]
-        self.recorder.start()
+        self.works = works
+        super().__init__(chip, **options)
 
     def steps(self, count: int, grown: int = 0) -> None:
         for i in range(count):
@@ -84,18 +81,9 @@ class Program:
     def operation(self, name: str, place: int) -> None:
         calls = Watch.made[0].calls
         self.chip.number = len(calls) + 1
-        phase = ("forward",) if place < 3 else ("head",)
+        phase = ("forward" if place < 3 else "head", f"layer.{place}")
         work = Needs(1, 1, "bf16", f"gemm {place}") if self.works else None
-        calls[self.chip.number] = Watched(f"aten::{name}", work, f"layer.{place}", phase)
-
-    def look(self) -> None:
-        answers = iter([False, True])
-        ended = SimpleNamespace(wait=lambda _: next(answers), set=lambda: None)
-        self.recorder._ended = ended  # type: ignore[assignment]
-        self.recorder._watch()
-
-    def finish(self) -> Findings:
-        return self.recorder.finish()
+        calls[self.chip.number] = CallLabel(f"aten::{name}", phase, work)
 
 
 def names(found: Findings) -> list[tuple[str, tuple[str, ...]]]:

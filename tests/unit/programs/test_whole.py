@@ -7,9 +7,9 @@ import random
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
+import imitation
 import pytest
 from imitation import GRID, Chip, key, refused
 from launched import in_order, launch
@@ -37,23 +37,12 @@ def chip(monkeypatch: pytest.MonkeyPatch) -> Chip:
     return made
 
 
-class Program:
-    """A program that is recorded: the thread looks at it when a test says so."""
+class Program(imitation.Program):
+    """Which says what it counts."""
 
     def __init__(self, chip: Chip, **options: Any) -> None:
-        self.chip = chip
         self.said: list[str] = []
-        self.recorder = Whole("it.py", narrate=self.said.append, **options)
-        nothing = SimpleNamespace(start=lambda: None, join=lambda: None)
-        self.recorder._thread = nothing  # type: ignore[assignment]
-        self.recorder.start()
-
-    def look(self) -> None:
-        """Once."""
-        answers = iter([False, True])
-        ended = SimpleNamespace(wait=lambda _: next(answers), set=lambda: None)
-        self.recorder._ended = ended  # type: ignore[assignment]
-        self.recorder._watch()
+        super().__init__(chip, narrate=self.said.append, **options)
 
     def step(self, step: Step = STEP) -> None:
         for name, us in step:
@@ -72,9 +61,6 @@ class Program:
     @property
     def counts(self) -> bool:
         return self.chip.replay is not None
-
-    def finish(self) -> Findings:
-        return self.recorder.finish()
 
 
 def samples(found: Findings) -> dict[str, list[int]]:
