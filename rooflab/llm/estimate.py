@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -208,11 +209,8 @@ def _first(holds: Callable[[int], bool]) -> int | None:
         if high >= MOST:
             return None
         high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    below = range(high // 2 + 1, high)
+    return high // 2 + 1 + bisect_left(below, True, key=holds)
 
 
 # What was measured -------------------------------------------------------------------------------
@@ -224,13 +222,9 @@ def fastest(rows: Iterable[Measurement], names: Sequence[str] = ()) -> RowsByKey
     With ``names`` only rows whose kernel or backend begins with one of them.
     """
     found: dict[RowKey, Measurement] = {}
-    for row in rows:
-        if row.status != "ok" or not row.time_us or not _named(row, names):
-            continue
-        key = (row.cache == "warm", row.problem.key)
-        known = found.get(key)
-        if known is None or row.time_us < (known.time_us or 0.0):
-            found[key] = row
+    right = (row for row in rows if row.status == "ok" and row.time_us and _named(row, names))
+    for row in sorted(right, key=lambda row: row.time_us or 0.0):
+        found.setdefault((row.cache == "warm", row.problem.key), row)
     return found
 
 

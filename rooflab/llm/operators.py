@@ -133,12 +133,11 @@ def _all(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
     yield Operator("embedding", rows, 1, model.vocabulary * model.hidden)
     yield from (_times(one, model.layers) for one in _attention(model, step))
     if plain_layers := model.layers - model.sparse:
-        dense = [*_norm(model, step), *_feed_forward(model, step, model.inner)]
-        yield from (_times(one, plain_layers) for one in dense)
+        yield from (_times(one, plain_layers) for one in _feed_forward(model, step))
     if model.experts and model.sparse:
-        sparse = [*_norm(model, step), *_experts(model, step, model.experts)]
+        sparse = _experts(model, step, model.experts)
         yield from (_times(one, model.sparse) for one in sparse)
-    yield from _norm(model, step)
+    yield _norm(model, step)
     words = -(-model.vocabulary // step.gpus)
     head = _gemm(step.batch, words, model.hidden, plain)
     yield Operator("head", head, 1, 0 if model.tied else words * model.hidden)
@@ -157,8 +156,8 @@ def _gemm(m: int, n: int, k: int, precision: Precision, batch: int = 1) -> Gemm:
     return Gemm(m=m, n=n, k=k, batch=batch, layout="nt", precision=precision)
 
 
-def _norm(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
-    yield _rows("norm", step, step.tokens, model.hidden)
+def _norm(model: LanguageModel, step: ModelStep) -> Operator:
+    return _rows("norm", step, step.tokens, model.hidden)
 
 
 def _rows(name: str, step: ModelStep, rows: int, columns: int) -> Operator:
@@ -211,7 +210,7 @@ def _sum(model: LanguageModel, step: ModelStep) -> Operator:
 
 
 def _attention(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
-    yield from _norm(model, step)
+    yield _norm(model, step)
     if isinstance(model.attention, Grouped):
         yield from _grouped(model, model.attention, step)
     else:
@@ -315,8 +314,9 @@ def _per_head(step: ModelStep, name: str, heads: int, outputs: int, inputs: int)
 # Feed-forward layers -----------------------------------------------------------------------------
 
 
-def _feed_forward(model: LanguageModel, step: ModelStep, inner: int) -> Iterator[Operator]:
-    inner = step.part(inner, "numbers of the feed-forward layer")
+def _feed_forward(model: LanguageModel, step: ModelStep) -> Iterator[Operator]:
+    yield _norm(model, step)
+    inner = step.part(model.inner, "numbers of the feed-forward layer")
     yield from _gated(model, step, inner, "", model.bias)
     yield from _added(model, step)
 
@@ -336,6 +336,7 @@ def _gated(
 
 
 def _experts(model: LanguageModel, step: ModelStep, of: Experts) -> Iterator[Operator]:
+    yield _norm(model, step)
     tokens, plain = step.tokens, step.between
     inner = step.part(of.size, "numbers of an expert")
     used, rows = formulas.experts_used(tokens, of.count, of.chosen), tokens * of.chosen
