@@ -63,10 +63,7 @@ def writes(operands, stream):
 @kernel
 def answers(operands, stream):
     "Tells the judge what it wants to hear, or too much"
-    frame = sys._getframe()
-    while "self" not in frame.f_locals or not hasattr(frame.f_locals["self"], "_connection"):
-        frame = frame.f_back
-    connection = frame.f_locals["self"]._connection
+    connection = pipe()
     connection.send_bytes(b'{"loaded": true, "accepted": true}')
     return lambda: connection.send_bytes(b"x" * 100_000)
 
