@@ -2,72 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rooflab.programs.rules.base import Model, Operation, rule
-from rooflab.programs.tensors import Tensor, tensors
+from rooflab.programs.tensors import tensors
+
+_CHANGED = ("parameters", "means", "squares", "highest", "buffers")
+_READ = ("grads", "steps", "rate")
 
 
-def _step(
-    each: int, changed: Sequence[Sequence[Tensor]], read: Sequence[Any], scaled: Sequence[Any]
-) -> Model:
+def _step(each: int, given: Mapping[str, Any], scaled: Sequence[Any]) -> Model:
     """``scaled`` are a scale and a flag; with a scale, gradients are divided by it and written."""
-    lists = [one for one in changed if one]
-    parameters, (grads, *_) = lists[0], read
+    changed = [given[name] for name in _CHANGED if given.get(name)]
+    read = [given.get(name) for name in _READ]
     unscaled = tensors(scaled[:1])
-    writes = [*tensors(lists), *(grads if unscaled else [])]
-    flops = (each + bool(unscaled)) * sum(one.elements for one in parameters)
-    return Model(flops, [*tensors(lists), *tensors(read), *tensors(scaled)], writes)
+    writes = [*tensors(changed), *(given["grads"] if unscaled else [])]
+    flops = (each + bool(unscaled)) * sum(one.elements for one in changed[0])
+    return Model(flops, [*tensors(changed), *tensors(read), *tensors(scaled)], writes)
 
 
-@rule("_fused_adam", "_fused_adamw")
-def _adam(
-    call: Operation,
-    parameters: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    means: Sequence[Tensor],
-    squares: Sequence[Tensor],
-    highest: Sequence[Tensor],
-    steps: Sequence[Tensor],
-    rate: Any,
-    beta1: Any,
-    beta2: Any,
-    decay: Any,
-    epsilon: Any,
-    *more: Any,
-) -> Model:
+@rule(
+    *("_fused_adam", "_fused_adamw"),
+    takes="parameters grads means squares highest steps rate beta1 beta2 decay epsilon",
+)
+def _adam(call: Operation, decay: Any, more: Sequence[Any], **given: Any) -> Model:
     """Three FLOPs for the mean of gradients, four for that of squares, three for the denominator,
     three for the parameter; and weight decay, one in AdamW, two in Adam (Loshchilov & Hutter,
     "Decoupled Weight Decay Regularization", 2019, algorithm 2). AMSGrad adds a maximum.
     """
     decayed = 0 if decay == 0 else 1 if call.base == "_fused_adamw" else 2
-    changed = [parameters, means, squares, highest]
-    scaled = more[2:4]
-    return _step(13 + decayed + bool(highest), changed, [grads, steps, rate], scaled)
+    return _step(13 + decayed + bool(given["highest"]), given, more[2:4])
 
 
-@rule("_fused_sgd")
+@rule(
+    "_fused_sgd",
+    takes="parameters grads buffers decay momentum rate dampening nesterov | maximize first",
+)
 def _sgd(
-    call: Operation,
-    parameters: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    buffers: Sequence[Tensor],
-    decay: Any,
-    momentum: Any,
-    rate: Any,
-    dampening: Any,
-    nesterov: Any,
-    maximize: Any = False,
-    first: Any = False,
-    *scaled: Any,
+    call: Operation, decay: Any, more: Sequence[Any], first: Any = False, **given: Any
 ) -> Model:
     """Two FLOPs each for the parameter, weight decay, momentum and Nesterov's momentum.
 
     In its first step a buffer is only written.
     """
-    parts = 1 + (decay != 0) + bool(buffers) + (nesterov is True)
-    model = _step(2 * parts, [parameters, buffers], [grads, rate], scaled)
+    buffers = given["buffers"]
+    parts = 1 + (decay != 0) + bool(buffers) + (given["nesterov"] is True)
+    model = _step(2 * parts, given, more)
     if first is not True or not buffers:
         return model
     fresh = {id(one) for one in buffers}

@@ -12,25 +12,23 @@ from rooflab.programs.tensors import MISSING, Tensor, type_of
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``flops`` of an element; where ``dim`` and ``dtype`` are among the arguments.
-
-    ``kinds`` are the types of the results; an empty one is that of the argument.
-    """
+    """``flops`` of an element. ``kinds`` are the types of the results; an empty one is that of the
+    argument."""
 
     flops: int
-    dim: int = 1
-    dtype: int = 3
     kinds: tuple[str, ...] = ("",)
 
 
+_NORMS: Final = "norm linalg_vector_norm"
+
 REDUCTIONS: Final[dict[str, Reduction]] = {
     **each("sum nansum mean prod amax amin", Reduction(1)),
-    **each("argmax argmin", Reduction(1, kinds=("int64",))),
-    **each("any all", Reduction(0, kinds=("bool",))),
-    **each("count_nonzero", Reduction(0, kinds=("int64",))),
-    **each("norm linalg_vector_norm", Reduction(2, dim=2, dtype=4)),
+    **each("argmax argmin", Reduction(1, ("int64",))),
+    **each("any all", Reduction(0, ("bool",))),
+    **each("count_nonzero", Reduction(0, ("int64",))),
+    **each(_NORMS, Reduction(2)),
     **each("var std", Reduction(4)),  # a mean, differences, squares and their sum
-    **each("var_mean std_mean", Reduction(4, kinds=("", ""))),
+    **each("var_mean std_mean", Reduction(4, ("", ""))),
     **each("logsumexp", Reduction(4)),  # a maximum, differences, exponentials and their sum
 }
 
@@ -45,20 +43,19 @@ def _left(shape: Sequence[int], dims: Any) -> tuple[int, ...]:
     return tuple(size for i, size in enumerate(shape) if i not in gone)
 
 
-def _reduced(call: Operation, x: Tensor, *more: Any) -> Model:
+@rule(*REDUCTIONS.keys() - _NORMS.split(), takes="x | dims keepdim kind")
+@rule(*_NORMS.split(), takes="x | p dims keepdim kind")
+def _reduced(
+    call: Operation, x: Tensor, dims: Any = None, keepdim: Any = ..., kind: Any = None, **_: Any
+) -> Model:
     """``sum(x, dtype)`` has a type where the dimensions are in ``sum(x, dims, keepdim, dtype)``."""
     what = REDUCTIONS[call.base]
-    short = call.base in ("sum", "mean", "nansum", "prod") and len(more) <= 1
-    dims = None if short else (more[what.dim - 1] if len(more) >= what.dim else None)
-    at = 0 if short else what.dtype - 1
-    named = type_of(more[at]) if what.dtype and at < len(more) else ""
+    if call.base in ("sum", "mean", "nansum", "prod") and keepdim is ...:
+        dims, kind = None, dims
     whole = call.base in ("sum", "prod", "nansum") and ("int" in x.type or x.type == "bool")
-    kinds = [one or named or ("int64" if whole else x.type) for one in what.kinds]
+    kinds = [one or type_of(kind) or ("int64" if whole else x.type) for one in what.kinds]
     left = _left(x.shape, dims)
     return Model(what.flops * x.elements, [x], call.made(*(Tensor(left, one) for one in kinds)))
-
-
-rule(*REDUCTIONS)(_reduced)
 
 
 @rule("max", "min")

@@ -17,18 +17,13 @@ from rooflab.programs.rules.base import Model, Operation, like, rule, statistics
 from rooflab.programs.tensors import MISSING, Tensor, tensors, type_of
 
 
-@rule("_softmax", "_log_softmax")
-def _softmax(call: Operation, x: Tensor, dim: Any, to_float: Any = False, *_: Any) -> Model:
-    return _of_rows(call, x, dim, like(x, "float32" if to_float is True else ""))
-
-
-@rule("softmax", "log_softmax")
-def _softmax_of_type(call: Operation, x: Tensor, dim: Any, kind: Any = None, *_: Any) -> Model:
-    return _of_rows(call, x, dim, like(x, type_of(kind)))
-
-
-def _of_rows(call: Operation, x: Tensor, dim: int, out: Tensor) -> Model:
+@rule("_softmax", "_log_softmax", takes="x dim | to_float")
+@rule("softmax", "log_softmax", takes="x dim | kind")
+def _softmax(
+    call: Operation, x: Tensor, dim: int, to_float: Any = False, kind: Any = None, **_: Any
+) -> Model:
     """Of a long row PyTorch reads the input for its maximum, for the sum, and for the result."""
+    out = like(x, "float32" if to_float is True else type_of(kind))
     again = _long_rows(x, dim, [x, out], [x, x])
     return Model(5 * x.elements, [x], call.made(out), once=not again, again=again)
 
