@@ -20,7 +20,6 @@ from rooflab.model.roofline import Roofline
 from rooflab.programs import imports
 from rooflab.programs.groups import grouped
 from rooflab.programs.labels import with_parts
-from rooflab.programs.operations import work_of
 from rooflab.programs.parts import part_of
 from rooflab.programs.profile import Profile, Roofs, built
 from rooflab.programs.session import Findings
@@ -36,7 +35,7 @@ def imported(path: Path, device: RunData | None = None, inside: str = "") -> Pro
     it has the name that the file says. Raises ``RunError`` if the file cannot be read, and
     ``UsageError`` for a run of another device.
     """
-    recording = imports.load(path, work_of)
+    recording = imports.load(path)
     if inside:
         recording = part_of(recording, inside)
     return of_recording(recording, path.name, device, [str(path)], here=False)

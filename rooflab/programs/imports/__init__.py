@@ -12,9 +12,6 @@ from typing import Final
 from rooflab.devices.records import Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports import content, ncu, nsys, trace
-from rooflab.programs.imports.trace import WorkOf
-
-__all__ = ["FORMATS", "WorkOf", "load"]
 
 FORMATS: Final = (
     "a trace of torch.profiler (.json or .json.gz), SQLite of Nsight Systems "
@@ -26,15 +23,14 @@ _SYSTEMS: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 """Reports of Nsight Systems, in formats that only it reads."""
 
 
-def load(path: Path, work_of: WorkOf | None = None) -> Recording:
+def load(path: Path) -> Recording:
     """What another profiler recorded in ``path``, whose format its content tells.
 
-    ``work_of`` gives the work of torch's operations; without it times only. Raises ``RunError`` if
-    the file cannot be read, is damaged or of no known format, or has no kernel, and
-    ``UnavailableError`` if Nsight Compute is needed and fails.
+    Raises ``RunError`` if the file cannot be read, is damaged or of no known format, or has no
+    kernel, and ``UnavailableError`` if Nsight Compute is needed and fails.
     """
     with _without_collection():
-        return _read(path, work_of)
+        return _read(path)
 
 
 @contextmanager
@@ -49,7 +45,7 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _read(path: Path, work_of: WorkOf | None) -> Recording:
+def _read(path: Path) -> Recording:
     head = content.head(path)
     if head.startswith(nsys.MAGIC):
         return nsys.read(path)
@@ -62,7 +58,7 @@ def _read(path: Path, work_of: WorkOf | None) -> Recording:
         )
     text = content.text(path)
     if (start := re.compile(r"\s*(.)").match(text)) and start[1] in "{[":
-        return trace.read(path, text, work_of)
+        return trace.read(path, text)
     if ncu.HEADER.search(text):
         return ncu.read(path, text)
     why = "a format that is not known" if text.strip() else "empty"

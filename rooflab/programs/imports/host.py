@@ -15,6 +15,9 @@ from rooflab.devices.records import CopyKind, StepTime, Transfer
 Thread = tuple[Hashable, Hashable]
 """A process and a thread of it."""
 
+LaunchCall = tuple[Thread, int]
+"""A call of CUDA's runtime or driver: on which thread, and when, in ns."""
+
 EventKey = Hashable
 """What a launch and the call that made it have in common."""
 
@@ -23,14 +26,6 @@ _Steps = list[tuple[Range, int]]
 
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep#\d+")
 _STEP: Final = re.compile(r"(train|training|test)?[ _]?(step|iteration|iter)([ _#:=.-]*\d+)?", re.I)
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchCall:
-    """A call of CUDA's runtime or driver: on which thread, and when."""
-
-    thread: Thread
-    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +68,8 @@ class HostThreads:
     def places(self) -> dict[EventKey, HostPlace]:
         """The place of each call."""
         by_thread: dict[Thread, list[tuple[int, EventKey]]] = defaultdict(list)
-        for key, call in self.calls.items():
-            by_thread[call.thread].append((call.at_ns, key))
+        for key, (thread, at) in self.calls.items():
+            by_thread[thread].append((at, key))
         steps = self._steps()
         phases = {thread: self._phases(thread) for thread in by_thread}
         return {

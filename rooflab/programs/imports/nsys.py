@@ -25,7 +25,6 @@ from rooflab.programs.imports.host import (
     EventKey,
     HostPlace,
     HostThreads,
-    LaunchCall,
     launched_steps,
     transfers,
 )
@@ -204,7 +203,7 @@ class _Export:
         for start, thread, correlation in self._rows(_CALLS, columns):
             key = self._key(thread, correlation)
             if key in wanted and whole(start) is not None:
-                host.calls.setdefault(key, LaunchCall(_thread(thread), start))
+                host.calls.setdefault(key, (_thread(thread), start))
         named = ("start", "end", "text", "textId", "globalTid")
         for start, end, text, text_id, thread in self._rows(_RANGES, named):
             title = text if isinstance(text, str) else self._texts.get(number(text_id))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,11 +28,8 @@ from rooflab.programs.imports.host import (
     windows,
 )
 from rooflab.programs.imports.values import BIGGEST, MOST, described, dim, name, number, whole
+from rooflab.programs.operations import work_of
 from rooflab.runs.text import cleaned
-
-WorkOf = Callable[[str, list[Any], list[Any], list[Any], list[Any]], Needs | None]
-"""The work of a call of an operation: its name, and shapes, types, values and strides of its
-arguments, as torch.profiler writes them. None is not known."""
 
 _CATEGORIES: Final = {
     "kernel": "kernel",
@@ -62,7 +59,7 @@ _ENDS: Final = re.compile(r"\((\w+) -> (\w+)\)")
 _HOST_MEMORY: Final = ("Pageable", "Pinned")
 
 
-def read(path: Path, text: str, work_of: WorkOf | None = None) -> Recording:
+def read(path: Path, text: str) -> Recording:
     """What the trace in ``text``, the content of ``path``, has recorded. Raises ``RunError``."""
     content = _parsed(path, text)
     events = content if isinstance(content, list) else content.get("traceEvents")
@@ -79,7 +76,7 @@ def read(path: Path, text: str, work_of: WorkOf | None = None) -> Recording:
             f"{path}: no kernel of a GPU is in this trace; record it with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
-    return trace.recording(content if isinstance(content, dict) else {}, work_of)
+    return trace.recording(content if isinstance(content, dict) else {})
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any] | list[Any]:
@@ -160,18 +157,18 @@ class _Trace:
         arguments = one.arguments or {}
         if category == "call":
             if correlation := whole(arguments.get("correlation")):
-                self.host.calls.setdefault(correlation, LaunchCall(thread, one.start_ns))
+                self.host.calls.setdefault(correlation, (thread, one.start_ns))
         elif category == "annotation" or is_step(one.name):
             self.host.annotations[thread].append(one)
         else:
             self.host.operations[thread].append(one)
             if (external := _external(arguments)) is not None:
-                self.by_id.setdefault(external, (LaunchCall(thread, one.start_ns), one))
+                self.by_id.setdefault(external, ((thread, one.start_ns), one))
 
-    def recording(self, content: Mapping[str, Any], work_of: WorkOf | None) -> Recording:
+    def recording(self, content: Mapping[str, Any]) -> Recording:
         everything = [*self.kernels, *self.copies]
         self._place(everything)
-        launches = list(self._launches(work_of))
+        launches = list(self._launches())
         device = Counter(one.device for one in launches).most_common(1)[0][0]
         device_name, facts = _properties(content, device)
         return Recording(
@@ -202,14 +199,14 @@ class _Trace:
         for one in activities:
             one.place = places.get(one.key, UNKNOWN)
 
-    def _launches(self, work_of: WorkOf | None) -> Iterator[RecordedLaunch]:
+    def _launches(self) -> Iterator[RecordedLaunch]:
         numbers: dict[Range, int] = {}
         works: dict[Range, Needs | None] = {}
         for one in sorted(self.kernels, key=lambda kernel: kernel.start_ns):
             found, operation = one.arguments, one.place.operation
             if operation and operation not in numbers:
                 numbers[operation] = len(numbers) + 1
-                works[operation] = _work(operation, work_of)
+                works[operation] = _work(operation)
             yield RecordedLaunch(
                 kernel=one.name,
                 start_ns=one.start_ns,
@@ -288,9 +285,9 @@ def _list(operation: Range, key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _work(operation: Range, work_of: WorkOf | None) -> Needs | None:
+def _work(operation: Range) -> Needs | None:
     shapes = _shapes(operation)
-    if work_of is None or not shapes:
+    if not shapes:
         return None
     types = _list(operation, "Input type") or _list(operation, "Input Type")
     concrete = _list(operation, "Concrete Inputs")

@@ -7,7 +7,7 @@ import pytest
 
 from rooflab.devices.records import NOWHERE, Needs, Recording
 from rooflab.errors import RunError
-from rooflab.programs.imports import load
+from rooflab.programs.imports import load, trace
 
 DATA = Path(__file__).parents[2] / "data" / "programs"
 
@@ -37,10 +37,10 @@ def on_host(cat: str, name: str, at: float, dur: float, thread: int) -> Event:
     return {"ph": "X", "cat": cat, "name": name, "pid": 9, "tid": thread, "ts": at, "dur": dur}
 
 
-def loaded(folder: Path, *events: Any, work_of: Any = None, **content: Any) -> Recording:
+def loaded(folder: Path, *events: Any, **content: Any) -> Recording:
     path = folder / "trace.json"
     path.write_text(json.dumps({**content, "traceEvents": events}))
-    return load(path, work_of)
+    return load(path)
 
 
 def copied(folder: Path, name: str, **arguments: Any) -> list[Any]:
@@ -161,13 +161,16 @@ def test_without_correlation_the_external_id_tells_the_operation(tmp_path: Path)
     assert (found.launches[0].operation, found.launches[0].phase) == ("aten::mm", ("f",))
 
 
-def test_work_is_asked_once_per_call_with_all_that_the_trace_knows(tmp_path: Path) -> None:
+def test_work_is_asked_once_per_call_with_all_that_the_trace_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def work_of(*arguments: Any) -> Needs:
         asked.append(arguments)
         return Needs(flops=8, bytes=4, precision="fp32")
 
+    monkeypatch.setattr(trace, "work_of", work_of)
     shapes = {"Input Dims": [[2, 3], []], "Input type": ["float", "Sc\x1balar"]}
     values = {"Concrete Inputs": ["", "1"], "Input Strides": [[3, 1], []]}
     found = loaded(
@@ -175,7 +178,6 @@ def test_work_is_asked_once_per_call_with_all_that_the_trace_knows(tmp_path: Pat
         op("aten::mm", 10, 50, args={**shapes, **values}),
         *(call(20, 1), call(30, 2), kernel(300, 1), kernel(320, 2)),
         *(op("aten::none", 100, 20), call(110, 3), kernel(340, 3)),
-        work_of=work_of,
     )
     given = ([[2, 3], []], ["float", "Sc\ufffdalar"], ["", "1"], [[3, 1], []])
     assert asked == [("aten::mm", *given)]
