@@ -143,7 +143,7 @@ class _Trace:
                     key=_key(arguments),
                     device=number(arguments.get("device")),
                     stream=number(arguments.get("stream")),
-                    kind=_kind(title) if category == "copy" else "memset",
+                    kind="memset" if category == "memset" else _kind(title),
                     bytes=number(arguments.get("bytes")),
                 )
             )
