@@ -63,7 +63,7 @@ class LaunchSet:
     def counters(self) -> Counters | None:
         """Of one launch: the mean of what was counted."""
         given = [one.counters for one in self.launches if one.counters]
-        return _mean([one.counters for one in self.samples] or given)
+        return _mean_counters([one.counters for one in self.samples] or given)
 
     @property
     def work(self) -> Needs | None:
@@ -77,9 +77,10 @@ class LaunchSet:
         works = [one for one in known if one is not None]
         names = Counter(one.precision for one in works)
         problems = {one.same_as for one in works}
+        flops, moved = _mean([one.flops for one in works]), _mean([one.bytes for one in works])
         return Needs(
-            _mean_of([one.flops for one in works]),
-            _mean_of([one.bytes for one in works]),
+            None if flops is None else round(flops),
+            None if moved is None else round(moved),
             names.most_common(1)[0][0],
             problems.pop() if len(problems) == 1 else "",
         )
@@ -228,28 +229,24 @@ def varies(group: LaunchSet) -> bool:
     return bool(flops) and max(flops) - min(flops) > VARIES * max(flops)
 
 
-def _mean(found: Sequence[Counters]) -> Counters | None:
+def _mean_counters(found: Sequence[Counters]) -> Counters | None:
     if not found:
         return None
     n = len(found)
     pipes = dict.fromkeys(pipe for one in found for pipe in one.flops)
     others = dict.fromkeys(name for one in found for name in one.others)
-
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / n if len(known) == n else None
-
     return Counters(
         flops={pipe: sum(one.flops.get(pipe, 0.0) for one in found) / n for pipe in pipes},
-        dram_bytes=mean([one.dram_bytes for one in found]),
-        l2_bytes=mean([one.l2_bytes for one in found]),
-        l1_bytes=mean([one.l1_bytes for one in found]),
-        cycles=mean([one.cycles for one in found]),
-        mhz=mean([one.mhz for one in found]),
+        dram_bytes=_mean([one.dram_bytes for one in found]),
+        l2_bytes=_mean([one.l2_bytes for one in found]),
+        l1_bytes=_mean([one.l1_bytes for one in found]),
+        cycles=_mean([one.cycles for one in found]),
+        mhz=_mean([one.mhz for one in found]),
         others={name: sum(one.others.get(name, 0.0) for one in found) / n for name in others},
     )
 
 
-def _mean_of(values: Sequence[int | None]) -> int | None:
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None if one is not known."""
     known = [value for value in values if value is not None]
-    return round(sum(known) / len(values)) if len(known) == len(values) else None
+    return sum(known) / len(values) if len(known) == len(values) else None

@@ -149,18 +149,11 @@ def _graph(
     if not each or not found:
         return
     nodes = max(found.values(), key=lambda many: sum(one.ns for one in many))
-    row = _other(
-        f"(CUDA graph of {round(len(nodes) / step.steps / each)} kernels)",
-        step,
-        sum(one.ns for one in nodes) / 1e3 / step.steps,
-        each,
-        sum(one.ns for one in nodes) / 1e3 / step.steps / each,
-    )
-    pipes = counted.flops
-    tensor = {name.removeprefix("tensor_"): n for name, n in pipes.items() if "tensor" in name}
-    if tensor:
-        name = _known(max(tensor, key=tensor.__getitem__))
-        row = replace(row, problem=replace(NOTHING, precision=PRECISIONS[name]).record)
+    total = sum(one.ns for one in nodes) / 1e3 / step.steps
+    name = f"(CUDA graph of {round(len(nodes) / step.steps / each)} kernels)"
+    row = _other(name, step, total, each, total / each)
+    if tensor := _tensor(counted.flops):
+        row = replace(row, problem=replace(NOTHING, precision=PRECISIONS[_known(tensor)]).record)
     yield rated(with_counters(replace(row, sm_mhz=counted.mhz), counted), roofline, nominal_mhz)
 
 
@@ -273,16 +266,20 @@ def _problem(group: LaunchSet, counters: Counters | None) -> ProgramGroup:
 def _precision(group: LaunchSet, counters: Counters | None) -> str:
     """The busiest tensor pipe's, else that of the operation, else the busiest other pipe's."""
     pipes = counters.flops if counters else {}
-    tensor = {pipe: n for pipe, n in pipes.items() if pipe.startswith("tensor_")}
     work = group.work
     modelled = work.precision if work else ""
-    if tensor:
-        name = max(tensor, key=tensor.__getitem__).removeprefix("tensor_")
+    if name := _tensor(pipes):
         # Some chips count BF16 with FP16.
         return modelled if name == "fp16" and modelled == "bf16" else _known(name)
     if modelled:
         return _known(modelled)
     return _known(max(pipes, key=pipes.__getitem__)) if pipes else REST
+
+
+def _tensor(pipes: Mapping[str, float]) -> str:
+    """The precision of the busiest tensor pipe; empty without one."""
+    tensor = {pipe: n for pipe, n in pipes.items() if pipe.startswith("tensor_")}
+    return max(tensor, key=tensor.__getitem__, default="").removeprefix("tensor_")
 
 
 def _known(name: str) -> str:
