@@ -147,28 +147,19 @@ def foreach(call: Operation, *arguments: Any) -> Model:
     """Of ``_foreach_`` operations: the same of each element of the lists."""
     count = len(arguments[0])
     name = call.base.removeprefix("_foreach_") + "_" * call.in_place
-    each = [
-        _one(Operation(name, values), i)
-        for i, values in enumerate(
-            [
-                one[i] if isinstance(one, (list, tuple)) and len(one) == count else one
-                for one in arguments
-            ]
-            for i in range(count)
-        )
+    lists = [
+        one if isinstance(one, (list, tuple)) and len(one) == count else [one] * count
+        for one in arguments
     ]
+    calls = [Operation(name, values) for values in zip(*lists, strict=True)]
+    found = [model for one in calls if (model := RULES[one.base](one, *one.arguments))]
+    if len(found) < count:
+        raise ValueError("an element is not known")
     return Model(
-        sum(one.flops or 0 for one in each),
-        list(chain.from_iterable(one.reads for one in each)),
-        list(chain.from_iterable(one.writes for one in each)),
+        sum(one.flops or 0 for one in found),
+        list(chain.from_iterable(one.reads for one in found)),
+        list(chain.from_iterable(one.writes for one in found)),
     )
-
-
-def _one(call: Operation, index: int) -> Model:
-    model = RULES[call.base](call, *call.arguments)
-    if model is None:
-        raise ValueError(f"element {index} is not known")
-    return model
 
 
 @rule("_amp_foreach_non_finite_check_and_unscale")
