@@ -41,7 +41,7 @@ UNKNOWN: Final = HostPlace()
 
 
 @dataclass(slots=True, kw_only=True)
-class Activity:
+class DeviceActivity:
     """A kernel, copy or memset on a device; ``kind`` is None if it is no copy of a known one.
 
     ``place`` is that of the call which launched it, ``UNKNOWN`` if that was not recorded.
@@ -154,12 +154,12 @@ def windows(spans: Iterable[tuple[tuple[str, int] | None, int, int]]) -> list[St
     return [StepTime(name, start, end) for (name, _), (start, end) in ordered]
 
 
-def launched_steps(activities: Iterable[Activity]) -> list[StepTime]:
+def launched_steps(activities: Iterable[DeviceActivity]) -> list[StepTime]:
     """The steps in which they were launched, by all threads."""
     return windows((one.place.step, one.start_ns, one.end_ns) for one in activities)
 
 
-def transfers(activities: Iterable[Activity]) -> list[Transfer]:
+def transfers(activities: Iterable[DeviceActivity]) -> list[Transfer]:
     """Those of known kinds, in the order of time."""
     found = [
         Transfer(

@@ -21,7 +21,7 @@ from rooflab.devices.records import CopyKind, RecordedLaunch, Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
     UNKNOWN,
-    Activity,
+    DeviceActivity,
     EventKey,
     HostPlace,
     HostThreads,
@@ -82,7 +82,7 @@ def read(path: Path) -> Recording:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Row(Activity):
+class _Record(DeviceActivity):
     """A row of a table of kernels, graphs, copies or memsets."""
 
     others: Sequence[Any]
@@ -164,7 +164,7 @@ class _Export:
 
     def _activities(
         self, table: str, columns: Sequence[str] = (), kind: CopyKind | None = None
-    ) -> Iterator[_Row]:
+    ) -> Iterator[_Record]:
         for index, row in enumerate(self._rows(table, (*_WHERE, *columns)), 1):
             start, end, device, stream, correlation, process, moved, copied = row[: len(_WHERE)]
             if whole(start) is None or whole(end) is None or end < start:
@@ -172,7 +172,7 @@ class _Export:
                     f"{self._path} table {table} row {index}: damaged, start and end are not "
                     "times in ns; export it again"
                 )
-            yield _Row(
+            yield _Record(
                 start_ns=start,
                 end_ns=end,
                 key=self._key(process, correlation),
@@ -211,7 +211,9 @@ class _Export:
                 _add(host, _thread(thread), name(title), start, end)
         return host.places()
 
-    def _launches(self, kernels: Sequence[_Row], graphs: Sequence[_Row]) -> list[RecordedLaunch]:
+    def _launches(
+        self, kernels: Sequence[_Record], graphs: Sequence[_Record]
+    ) -> list[RecordedLaunch]:
         numbers: dict[Range, int] = {}
         launches = []
         for one in sorted(kernels, key=lambda kernel: kernel.start_ns):
@@ -250,7 +252,7 @@ class _Export:
         return described(title, dict(zip(_FACTS.values(), values, strict=True)), major, minor)
 
     def _notes(
-        self, kernels: Sequence[_Row], graphs: Sequence[_Row], copies: Sequence[_Row]
+        self, kernels: Sequence[_Record], graphs: Sequence[_Record], copies: Sequence[_Record]
     ) -> Iterator[str]:
         yield "Nsight Systems does not record FLOPs and bytes of kernels, only times."
         if _RANGES not in self._tables:
@@ -285,7 +287,7 @@ def _add(host: HostThreads, thread: tuple[int, int], title: str, start: int, end
         host.annotations[thread].append(Range(title, start, end))
 
 
-def _graph(one: _Row) -> RecordedLaunch:
+def _graph(one: _Record) -> RecordedLaunch:
     """A whole CUDA graph as one launch: its kernels are not known, but the device was busy."""
     return RecordedLaunch(
         kernel="CUDA graph",

@@ -18,7 +18,7 @@ from rooflab.devices.records import CopyKind, Needs, RecordedLaunch, Recording
 from rooflab.errors import RunError
 from rooflab.programs.imports.host import (
     UNKNOWN,
-    Activity,
+    DeviceActivity,
     EventKey,
     HostThreads,
     LaunchCall,
@@ -105,7 +105,7 @@ def _category(value: object) -> str | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Event(Activity):
+class _Event(DeviceActivity):
     """A kernel, copy or memset, as the trace has it."""
 
     name: str
