@@ -70,6 +70,8 @@ def _convolution(
     else:
         places = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in rows)
         channels = weight.shape[0]
+    if min(places) < 0:
+        raise ValueError("a filter is larger than what it meets")
     out = Tensor((x.shape[0], channels, *places), x.type)
     meetings = x.shape[0] * prod(sizes if transposed else places)
     reads = tensors([x, weight, bias, z])

@@ -407,6 +407,7 @@ def test_nothing_is_guessed() -> None:
     assert traced("mm", x, x) is None
     assert traced("add", x, a(F32, 4, 5), 1) is None
     assert traced("convolution", x, x, None, [1], [0], [1], False, [0], 1) is None
+    assert traced("conv1d", a(F32, 1, 2, 3), a(F32, 1, 2, 5)) is None  # a filter that is too large
     assert traced("mm", a("c10::complex<float>", 3, 5), a("c10::complex<float>", 5, 7)) == Needs(
         None, 8 * (15 + 35 + 21), "fp32"
     )
