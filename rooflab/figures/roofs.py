@@ -9,6 +9,7 @@ from typing import Final
 from rooflab.figures.model import DataPoint
 from rooflab.figures.selection import FigureData, Series, possible
 from rooflab.figures.style import theme
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline, extremes
 from rooflab.runs.names import competitors
@@ -30,9 +31,7 @@ class DeviceRoof:
 
 def device_roofs(data: FigureData) -> list[DeviceRoof]:
     """One roof per device."""
-    runs_of: dict[str, list[int]] = {}
-    for i, device in enumerate(competitors(data.runs)):
-        runs_of.setdefault(device, []).append(i)
+    runs_of = grouped(range(len(data.runs)), competitors(data.runs).__getitem__)
     return [
         DeviceRoof(
             tuple(runs),
@@ -52,26 +51,26 @@ def roofs_over(group: Sequence[Series], roofs: Sequence[DeviceRoof]) -> list[Dev
 
 def _of_runs(data: FigureData, runs: list[int]) -> Roofline:
     """The highest ceilings of a device's runs by provenance, and its observed compute roofs."""
-    best: dict[tuple[str, str, str], Ceiling] = {}
-    for one in (one for run in runs for one in data.runs[run].manifest.roofline.ceilings):
-        key = (one.kind, one.key, one.provenance)
-        if key not in best or one.value > best[key].value:
-            best[key] = one
-    roofline = replace(data.runs[runs[0]].manifest.roofline, ceilings=tuple(best.values()))
-    seen: dict[str, list[Ceiling]] = {}
-    for row in (row for run in runs for row in data.rows(run)):
-        # Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock.
-        if row.bound == "compute" and possible(row.observed_tflops) and row.sm_mhz:
-            name, value = row.problem.precision, (row.observed_tflops or 0) * 1e12
-            clock = f"{row.sm_mhz:.0f} MHz"
-            seen.setdefault(name, []).append(Ceiling("compute", name, value, "observed", clock))
+    every = (one for run in runs for one in data.runs[run].manifest.roofline.ceilings)
+    kinds = grouped(every, lambda one: (one.kind, one.key, one.provenance)).values()
+    best = tuple(max(some, key=lambda one: one.value) for some in kinds)
+    roofline = replace(data.runs[runs[0]].manifest.roofline, ceilings=best)
+    seen = filter(None, (_observed(row) for run in runs for row in data.rows(run)))
     drawn = (
         one
-        for name, some in seen.items()
+        for name, some in grouped(seen, lambda one: one.key).items()
         if (top := roofline.compute(name)) and top.provenance == "derived"
         for one in extremes(some, top.value)
     )
     return roofline.with_limits(*drawn)
+
+
+def _observed(row: Measurement) -> Ceiling | None:
+    """Right of the ridge the attainable FLOP/s at a clock are the compute roof at that clock."""
+    if row.bound != "compute" or not possible(row.observed_tflops) or not row.sm_mhz:
+        return None
+    value, clock = (row.observed_tflops or 0) * 1e12, f"{row.sm_mhz:.0f} MHz"
+    return Ceiling("compute", row.problem.precision, value, "observed", clock)
 
 
 def ceilings(roofline: Roofline, kind: str, key: str) -> list[Ceiling]:

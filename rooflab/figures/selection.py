@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Final
 from rooflab.errors import UsageError
 from rooflab.figures.palette import KernelStyle, kernel_styles
 from rooflab.figures.style import theme
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS, precision_name
 from rooflab.model.problem import ProblemRecord
@@ -150,12 +150,7 @@ def fastest(
     rows: Iterable[Measurement], key: Callable[[Measurement], object] = lambda row: row.problem.key
 ) -> list[Measurement]:
     """The fastest row of each problem, or of each ``key``."""
-    best: dict[object, Measurement] = {}
-    for row in rows:
-        other = best.setdefault(key(row), row)
-        if (row.time_us or 0) < (other.time_us or 0):
-            best[key(row)] = row
-    return list(best.values())
+    return [min(some, key=lambda row: row.time_us or 0) for some in grouped(rows, key).values()]
 
 
 def flop_rate(row: Measurement) -> float:
@@ -231,21 +226,14 @@ def _series(
     drawable: Sequence[Sequence[Measurement]], precision: str, several: bool
 ) -> list[Series]:
     """Series of one precision; within a series only the size changes."""
-    groups: dict[tuple[int, str, str], list[Measurement]] = defaultdict(list)
-    for i, rows in enumerate(drawable):
-        for row in rows:
-            if row.problem.precision == precision:
-                name = row.problem.workload if several else row.kernel
-                groups[i, name, row.problem.workload].append(row)
     made = []
-    for (i, kernel, _), rows in groups.items():
-        family = _family(rows)
-        families: dict[object, list[Measurement]] = defaultdict(list)
-        for row in rows:
-            families[tuple(row.problem.settings.items()), family(row)].append(row)
-        for members in families.values():
-            members.sort(key=lambda r: (r.link_bytes or 0, r.flops or 0, r.problem.size))
-            made.append(Series(i, kernel, tuple(members)))
+    for i, rows in enumerate(drawable):
+        here = [row for row in rows if row.problem.precision == precision]
+        kernels = grouped(here, lambda row: ("" if several else row.kernel, row.problem.workload))
+        for (kernel, workload), some in kernels.items():
+            for members in grouped(some, _family(some)).values():
+                members.sort(key=lambda r: (r.link_bytes or 0, r.flops or 0, r.problem.size))
+                made.append(Series(i, workload if several else kernel, tuple(members)))
     return made
 
 
@@ -253,7 +241,7 @@ Family = Callable[[Measurement], object]
 
 
 def _family(rows: Sequence[Measurement]) -> Family:
-    """The key that is constant along a line: all proportions, or all extents but one.
+    """The key that is constant along a line: settings, and all proportions or extents but one.
 
     It is the key with the fewest lines.
     """
@@ -269,13 +257,13 @@ def _family(rows: Sequence[Measurement]) -> Family:
     names = list(rows[0].problem.extents)
     varying = [n for n in names if len({row.problem.extents[n] for row in rows}) > 1]
     keys: list[Family] = [proportions, *map(all_but, names)]
-    return min(keys, key=lambda key: len({key(row) for row in rows}))
+    best = min(keys, key=lambda key: len({key(row) for row in rows}))
+    return lambda row: (tuple(row.problem.settings.items()), best(row))
 
 
 def _styles(panels: Iterable[list[Series]]) -> dict[str, KernelStyle]:
     """Of all kernels drawn, the fastest first: the order of the legend."""
-    best: dict[str, float] = defaultdict(float)
-    for series in (series for group in panels for series in group):
-        best[series.kernel] = max(best[series.kernel], *(row.gbps or 0 for row in series.rows))
+    kernels = grouped((series for group in panels for series in group), lambda one: one.kernel)
+    best = {name: max(row.gbps or 0 for row in rows_of(some)) for name, some in kernels.items()}
     styles = kernel_styles(best, theme().palette)
     return {name: styles[name] for name in sorted(best, key=lambda name: (-best[name], name))}

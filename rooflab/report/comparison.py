@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rooflab.model.grouping import grouped
 from rooflab.report import markdown, verdicts
 from rooflab.report.export import values
 from rooflab.report.fitting import ROOMY, FigureTable
@@ -43,9 +44,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(verdicts.differing_table(comparison))
     else:
         print_lines(["The environments are the same.", ""])
-    by_title: dict[str, list[Point]] = {}
-    for point in comparison.points:
-        by_title.setdefault(heading(point.base.problem), []).append(point)
+    by_title = grouped(comparison.points, lambda point: heading(point.base.problem))
     for title, points in by_title.items():
         console.print(_comparison_table(title, points))
     print_lines(verdicts.reasons(comparison))

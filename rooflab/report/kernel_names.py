@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from rooflab.model.grouping import grouped
 from rooflab.runs.program import GENERAL
 
 LONGEST: Final = 40
@@ -51,18 +51,14 @@ def fitted(labels: Sequence[tuple[str, str]], room: int) -> list[str]:
 
     Different kernels stay different if there is a way to cut them so.
     """
-    cells = [_label(*label, room, *CUTS[0]) for label in labels]
-    alike: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for label, cell in zip(labels, cells, strict=True):
-        alike[cell].add(label)
-    told: dict[tuple[str, str], str] = {}
-    for group in (group for group in alike.values() if len(group) > 1):
-        ways: list[dict[tuple[str, str], str]]
-        ways = [{label: _label(*label, room, *how) for label in group} for how in CUTS]
-        ways.append(_apart(group, room))
-        best = max(ways, key=lambda way: len(set(way.values())))
-        told |= best
-    return [told.get(label, cell) for label, cell in zip(labels, cells, strict=True)]
+    told = {label: _label(*label, room, *CUTS[0]) for label in labels}
+    for group in grouped(list(told), told.__getitem__).values():
+        if len(group) > 1:
+            ways = [{label: _label(*label, room, *how) for label in group} for how in CUTS]
+            ways.append(_apart(group, room))
+            best = max(ways, key=lambda way: len(set(way.values())))
+            told |= best
+    return [told[label] for label in labels]
 
 
 def _apart(group: Collection[tuple[str, str]], room: int) -> dict[tuple[str, str], str]:

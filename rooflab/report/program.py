@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -11,6 +10,7 @@ from rich.console import Console, ConsoleOptions
 from rich.markup import escape
 from rich.table import Table
 
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import DRAM
 from rooflab.report import own_kernels
@@ -89,10 +89,8 @@ def _first(program: Program) -> str:
 
 def _owed(program: Program) -> Iterator[str]:
     """Which kernels are how far above their roofs, all groups of a name together."""
-    by_name: dict[str, list[Measurement]] = defaultdict(list)
-    for row in program.groups:
-        if row.roof_us:
-            by_name[spoken(row.kernel)].append(row)
+    rated = (row for row in program.groups if row.roof_us)
+    by_name = grouped(rated, lambda row: spoken(row.kernel))
     owed = {name: sum(map(recoverable, rows)) for name, rows in by_name.items()}
     whole = sum(owed.values())
     names = sorted(owed, key=lambda name: -owed[name])[:NAMED]
@@ -125,9 +123,7 @@ def _idle(program: Program) -> Iterator[str]:
 
 
 def _known(program: Program) -> Iterator[str]:
-    times: dict[str, float] = defaultdict(float)
-    for row in program.groups:
-        times[known_by(row)] += total(row)
+    times = {key: sum(map(total, rows)) for key, rows in grouped(program.groups, known_by).items()}
     whole = program.kernels_us
     words = {COUNTED: "by counters", MODELLED: "modelled from shapes", "": "not known"}
     known = [key for key in words if times.get(key, 0.0) > 0.001 * whole]

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rooflab.model.facts import Fact
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import BATCH_TIMED, FLAGS, Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Ceiling, CeilingList, Roofline
@@ -196,10 +197,8 @@ def remarks(rows: Sequence[Measurement]) -> list[str]:
 
 def _reasons(rows: Iterable[Measurement]) -> Iterator[str]:
     """Which rows of a kernel have no figures, and why: the first one, and how many are alike."""
-    alike: dict[tuple[str, str, str], list[Measurement]] = {}
-    for row in rows:
-        if row.status != "ok":
-            alike.setdefault((row.status, row.kernel, row.reason), []).append(row)
+    failed = (row for row in rows if row.status != "ok")
+    alike = grouped(failed, lambda row: (row.status, row.kernel, row.reason))
     for (status, _, reason), group in alike.items():
         more = f", and {len(group) - 1} more" if len(group) > 1 else ""
         yield f"{status}: {label(group[0])}{more}: {reason}"
@@ -244,11 +243,8 @@ def _alone(row: Measurement) -> str:
 
 
 def _sentence(title: str, rows: list[Measurement]) -> str:
-    by_problem: dict[str, list[Measurement]] = {}
-    for row in rows:
-        by_problem.setdefault(row.problem.size, []).append(row)
     best = max(
-        by_problem.values(),
+        grouped(rows, lambda row: row.problem.size).values(),
         key=lambda group: (len(group), group[0].flops or 0, group[0].link_bytes or 0),
     )
     best.sort(key=lambda row: row.time_us or 0)

@@ -8,6 +8,7 @@ from typing import Final
 from rich.markup import escape
 from rich.table import Table
 
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.report import markdown
 from rooflab.report.fitting import FigureTable
@@ -87,13 +88,10 @@ def _mentioned(rows: Sequence[Measurement]) -> list[str]:
 
 def reasons(comparison: Comparison) -> list[str]:
     """One line per reason of AMBIGUOUS points, and one per change of status."""
-    by_reason: dict[str, list[Measurement]] = {}
-    for point in comparison.points:
-        if point.reason:
-            by_reason.setdefault(point.reason, []).append(point.base)
+    by_reason = grouped((point for point in comparison.points if point.reason), lambda p: p.reason)
     lines = [
-        f"{Verdict.AMBIGUOUS}, {reason}: {'; '.join(_mentioned(rows))}"
-        for reason, rows in by_reason.items()
+        f"{Verdict.AMBIGUOUS}, {reason}: {'; '.join(_mentioned([p.base for p in points]))}"
+        for reason, points in by_reason.items()
     ]
     changes = [
         ": ".join(filter(None, [statuses(change), label(change.base), why(change)]))

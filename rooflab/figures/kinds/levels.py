@@ -16,6 +16,7 @@ from rooflab.figures.palette import KernelStyle
 from rooflab.figures.roofs import Segment
 from rooflab.figures.selection import Series, Wanted, flop_rate, intensity, rows_of, select
 from rooflab.figures.style import theme
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Ceiling, Roofline
 
@@ -95,13 +96,9 @@ def make(wanted: Wanted) -> model.Page:
 
 def _largest(group: Sequence[Series]) -> list[Measurement]:
     """The largest problem of each kernel that has counted bytes."""
-    largest: dict[str, Measurement] = {}
-    for row in rows_of(group):
-        if any(level.moved(row) for level in LEVELS):
-            other = largest.setdefault(row.kernel, row)
-            if (row.bytes or 0) > (other.bytes or 0):
-                largest[row.kernel] = row
-    return list(largest.values())
+    having = (row for row in rows_of(group) if any(level.moved(row) for level in LEVELS))
+    kernels = grouped(having, lambda row: row.kernel).values()
+    return [max(rows, key=lambda row: row.bytes or 0) for rows in kernels]
 
 
 def _rooflines(

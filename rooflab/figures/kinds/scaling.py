@@ -13,6 +13,7 @@ from rooflab.figures.page import grid, page
 from rooflab.figures.palette import kernel_styles
 from rooflab.figures.selection import FigureData, Series, Wanted
 from rooflab.figures.style import theme
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import PEER, ProblemRecord
@@ -117,19 +118,15 @@ def _of_times(cell: model.Cell, group: Sequence[Curve]) -> model.Panel:
 
 
 def _rates(rows: Sequence[Measurement]) -> Panels:
-    lines: dict[str, dict[tuple[str, int], list[Measurement]]] = {}
-    for row in rows:
-        problem = row.problem
-        if row.bus_gbps and row.link_bytes and problem.gpus > 1:
-            panel = lines.setdefault(_title(problem), defaultdict(list))
-            panel[row.kernel, problem.gpus].append(row)
-    return {
-        title: [_curve(*one) for one in sorted(panel.items())] for title, panel in lines.items()
-    }
+    several = (row for row in rows if row.bus_gbps and row.link_bytes and row.problem.gpus > 1)
+    panels: Panels = {}
+    for title, some in grouped(several, lambda row: _title(row.problem)).items():
+        lines = grouped(some, lambda row: (row.kernel, row.problem.gpus))
+        panels[title] = [_curve(*line, lines[line]) for line in sorted(lines)]
+    return panels
 
 
-def _curve(line: tuple[str, int], rows: Sequence[Measurement]) -> Curve:
-    kernel, gpus = line
+def _curve(kernel: str, gpus: int, rows: Sequence[Measurement]) -> Curve:
     ordered = sorted(rows, key=lambda row: row.link_bytes or 0)
     points = [((row.link_bytes or 0) / 1e6, row.bus_gbps or 0) for row in ordered]
     name = f"{model.number(points[-1][1])} · {gpus} GPUs"

@@ -23,6 +23,7 @@ from rooflab.figures.selection import (
     rows_of,
 )
 from rooflab.figures.style import theme
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.roofline import Provenance, Roofline
@@ -81,10 +82,8 @@ def _panels(runs: Sequence[RunData]) -> dict[str, list[Series]]:
 
 def _largest(rows: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
     """By workload and precision, the streamed rows of the problem with the most bytes."""
-    found: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
-    for row in rows:
-        if row.problem.streamed and row.time_us and row.host_bytes:
-            found[row.problem.workload, row.problem.precision].append(row)
+    there = (row for row in rows if row.problem.streamed and row.time_us and row.host_bytes)
+    found = grouped(there, lambda row: (row.problem.workload, row.problem.precision))
     for key, group in found.items():
         extents = max(group, key=lambda row: row.host_bytes or 0).problem.extents
         found[key] = [row for row in group if row.problem.extents == extents]
@@ -93,11 +92,8 @@ def _largest(rows: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurem
 
 def _lines(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """The fastest kernel at each chunk, by place, streams and form; small chunks first."""
-    lines: dict[str, list[Measurement]] = defaultdict(list)
     best = fastest(rows, lambda row: (_line(row), row.problem.settings["chunk"]))
-    for row in sorted(best, key=_chunk_mb):
-        lines[_line(row)].append(row)
-    return dict(sorted(lines.items()))
+    return dict(sorted(grouped(sorted(best, key=_chunk_mb), _line).items()))
 
 
 def _line(row: Measurement) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import BATCH_TIMED
 from rooflab.report import explain
 from rooflab.report.explain import Explanation
@@ -121,9 +122,7 @@ def verdicts(report: Report, found: Explained) -> Markup:
     if not found:
         return Markup()
     table = " The table of all rows has the cause of each." if report.many else ""
-    groups: dict[object, list[tuple[ReportRow, Explanation]]] = {}
-    for row, one in found:
-        groups.setdefault((row.run, explain.gist(one)), []).append((row, one))
+    groups = grouped(found, lambda pair: (pair[0].run, explain.gist(pair[1])))
     lines = [_verdict(report, group) for group in groups.values()]
     first, rest = lines[:SHOWN], lines[SHOWN:]
     if rest:
