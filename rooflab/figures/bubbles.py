@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import hypot, log10, sqrt
+from math import dist, hypot, log10, sqrt
 from typing import Final
 
 from rooflab.figures import model, programs
 from rooflab.figures.page import LEFT, RIGHT, page_width
 from rooflab.figures.programs import TimedGroup
-from rooflab.figures.roofs import ceilings, outline
+from rooflab.figures.roofs import Segment, ceilings, outline
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.measurement import Measurement
@@ -89,23 +89,18 @@ def make(wanted: Wanted) -> model.Page:
         panel, unit = roofline_panel(above, roofline, size, below=bool(below))
         explain_area(panel, size, sum(one.us for one in found) / sum(one.share for one in found))
         draw_roofs(panel, roofline, precisions(above), unit)
-        points = [place(one, unit) for one in above]
-        panel.marks += bubbles(panel, above, points, size, NAMED)
-        panel.labels += labels(panel, above, points, size, NAMED)
+        draw(panel, [(one, place(one, unit)) for one in above], size, NAMED)
         panels.append(panel)
     if below:
         panel = strip_panel(below, roofline, size, bool(above))
-        points = beside_each_other(panel, below, size)
-        panel.marks += bubbles(panel, below, points, size, NAMED_BELOW)
-        panel.labels += labels(panel, below, points, size, NAMED_BELOW)
+        points = beside_each_other(panel, below, size, [[reached(one)] for one in below])
+        draw(panel, list(zip(below, points, strict=True)), size, NAMED_BELOW)
         panels.append(panel)
     if not panels:
         raise programs.nothing(run)
-    body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
-    notes = programs.notes([run], "", *programs.left_out(found, [*above, *below]))
-    title = programs.title([run], "roofline")
     keys = programs.legend(one.binds for one in (*above, *below))
-    return model.Page(title, keys, panels, notes, body, page_width(1))
+    notes = programs.left_out(found, [*above, *below])
+    return programs.page([run], "roofline", keys, panels, notes)
 
 
 def in_strip(group: TimedGroup) -> bool:
@@ -186,34 +181,29 @@ def draw_roofs(
 ) -> None:
     """The roofs of all these precisions, those of one height together, and of device memory."""
     ink = colour or theme().ink
-    flats: dict[
-        tuple[float, str], tuple[tuple[model.DataPoint, model.DataPoint], list[str], Ceiling]
-    ] = {}
+    flats: dict[tuple[float, str], tuple[Segment, list[str]]] = {}
     along: list[model.Label] = []
-    highest = max(names, key=lambda name: _top(roofline, name), default="")
-    for name in sorted(names, key=lambda name: -_top(roofline, name)):
+    for i, name in enumerate(sorted(names, key=lambda name: -_top(roofline, name))):
         drawn = outline(roofline, name, panel.x.limits, panel.y.limits, 1e12 * scale)
         title = PRECISIONS[name].title if name in PRECISIONS else name.replace("_", " ").upper()
         for one in drawn.flats:
             key = round(log10(one.ceiling.value), 4), one.ceiling.provenance
-            same = flats.setdefault(key, ((one.start, one.end), [], one.ceiling))
-            same[1].append(title)
-        for one in drawn.slopes if name == highest else ():
-            ceiling, amount = one.ceiling, one.ceiling.amount
-            slope = [one.start, one.end]
-            look = ceiling.provenance, ink, _name(ceiling, amount)
-            panel.lines.append(model.roof(slope, *look))
-            angle, spots = panel.along(one.start, one.end)
-            text = f"{owner}{ceiling.key} {amount}{_told(roofline, ceiling)}"
+            flats.setdefault(key, (one, []))[1].append(title)
+        for one in () if i else drawn.slopes:
+            ceiling, ends = one.ceiling, (one.start, one.end)
+            look = ceiling.provenance, ink, _name(ceiling, ceiling.amount)
+            panel.lines.append(model.roof(ends, *look))
+            angle, spots = panel.along(*ends)
+            text = f"{owner}{ceiling.key} {ceiling.amount}{_told(roofline, ceiling)}"
             # It may go without its label in a narrow figure; a flat roof may not.
             sure = not theme().brief
             along.append(model.Label(text, spots, ink, required=sure, rotation=angle))
     used = roofline.used(list(names))
-    for ends, titles, ceiling in flats.values():
+    for one, titles in flats.values():
+        ceiling, ends = one.ceiling, (one.start, one.end)
         text = f"{', '.join(dict.fromkeys(titles))} {ceiling.amount}{_told(roofline, ceiling)}"
         look = ceiling.provenance, ink, _name(ceiling, text)
-        line = model.roof(ends, *look, used=ceiling in used)
-        panel.lines.append(line)
+        panel.lines.append(model.roof(ends, *look, used=ceiling in used))
         spots = panel.leftward(*ends, ((2.5, "bottom"), (-2.5, "top"), (8, "bottom")))
         panel.labels.append(model.Label(f"{owner}{text}", spots, ink, required=True))
     panel.labels += along
@@ -238,17 +228,16 @@ def _told(roofline: Roofline, ceiling: Ceiling) -> str:
 # Bubbles -----------------------------------------------------------------------------------------
 
 
-def bubbles(
-    panel: model.Panel,
-    found: Sequence[TimedGroup],
-    points: Sequence[model.DataPoint],
-    size: Area,
-    most: int,
-) -> Iterator[model.Marks]:
+Placed = Sequence[tuple[TimedGroup, model.DataPoint]]
+"""Groups and the places of their bubbles."""
+
+
+def draw(panel: model.Panel, placed: Placed, size: Area, most: int) -> None:
     """All bubbles. The largest of each pile has its name, the others that of what binds them."""
-    named = {pile[0] for pile in _piles(panel, found, points, size)[:most]}
-    for i, (group, point) in enumerate(zip(found, points, strict=True)):
-        yield bubble(group, point, size, i, named=i in named)
+    named = {pile[0] for pile in _piles(panel, placed, size)[:most]}
+    for i, (group, point) in enumerate(placed):
+        panel.marks.append(bubble(group, point, size, i, named=i in named))
+    panel.labels += labels(panel, placed, size, most, told_share)
 
 
 def bubble(
@@ -276,49 +265,41 @@ def bubble(
 
 
 def labels(
-    panel: model.Panel,
-    found: Sequence[TimedGroup],
-    points: Sequence[model.DataPoint],
-    size: Area,
-    most: int,
-    told: Callable[[TimedGroup], str] = told_share,
+    panel: model.Panel, placed: Placed, size: Area, most: int, told: Callable[[TimedGroup], str]
 ) -> Iterator[model.Label]:
     """What is ``told`` of groups; those of a pile are in one label."""
-    for pile in _piles(panel, found, points, size)[: most if not theme().brief else most // 2]:
+    for pile in _piles(panel, placed, size)[: most if not theme().brief else most // 2]:
         lines = 2 if theme().brief else LINES
-        shown = [found[i] for i in pile[: lines if len(pile) > lines + 1 else lines + 1]]
-        rest = [found[i] for i in pile[len(shown) :]]
-        text = [told(one) for one in shown]
-        if panel.cell.width < NARROW:
-            text = [one.shortened(20) for one in shown]
+        groups = [placed[i][0] for i in pile]
+        shown = groups[: lines if len(pile) > lines + 1 else lines + 1]
+        rest = groups[len(shown) :]
+        text = [one.shortened(20) if panel.cell.width < NARROW else told(one) for one in shown]
         if rest:
             share = programs.percent(sum(one.share for one in rest))
             text.append(f"and {len(rest)} more" + f" · {share}" * (panel.cell.width > NARROW))
-        point, radius = points[pile[0]], size.diameter(found[pile[0]].us) / 2
+        point, radius = placed[pile[0]][1], size.diameter(groups[0].us) / 2
         spots = model.around_bubble(*point, radius)
         look = (theme().ink, theme().small, point)
         yield model.Label("\n".join(text), spots, *look, leader=radius)
 
 
-def _piles(
-    panel: model.Panel, found: Sequence[TimedGroup], points: Sequence[model.DataPoint], size: Area
-) -> list[list[int]]:
+def _piles(panel: model.Panel, placed: Placed, size: Area) -> list[list[int]]:
     """Bubbles by number, those together of which one covers the middle of the other.
 
     The piles with the most time are first, and in each the largest bubble.
     """
     piles: list[list[int]] = []
-    places = [panel.place(*point) for point in points]
-    for i, one in enumerate(found):
-
-        def covers(j: int, i: int = i, one: TimedGroup = one) -> bool:
-            apart = hypot(places[i][0] - places[j][0], places[i][1] - places[j][1])
-            return apart < size.diameter(max(one.us, found[j].us)) / 2
-
-        touching = [pile for pile in piles if any(map(covers, pile))]
+    times = [one.us for one, _ in placed]
+    places = [panel.place(*point) for _, point in placed]
+    for i, us in enumerate(times):
+        touching = [
+            pile
+            for pile in piles
+            if any(dist(places[i], places[j]) < size.diameter(max(us, times[j])) / 2 for j in pile)
+        ]
         piles = [pile for pile in piles if pile not in touching]
         piles.append(sorted([i, *(j for pile in touching for j in pile)]))
-    return sorted(piles, key=lambda pile: -sum(found[i].us for i in pile))
+    return sorted(piles, key=lambda pile: -sum(times[i] for i in pile))
 
 
 def explain_area(panel: model.Panel, size: Area, step_us: float, *, in_time: bool = False) -> None:
@@ -395,18 +376,18 @@ def beside_each_other(
     panel: model.Panel,
     found: Sequence[TimedGroup],
     size: Area,
-    arrows: Sequence[tuple[float, float]] = (),
+    percents: Sequence[Sequence[float]],
 ) -> list[model.DataPoint]:
-    """Bubbles at their x, each as near to the middle as the larger ones allow.
+    """Bubbles at the last of their percents, each as near to the middle as the larger ones allow.
 
-    ``arrows`` are the percents from which and to which those lead that end at each bubble.
+    From the first of the ``percents`` an arrow may lead there.
     """
     height = 72 * panel.cell.height
     done: list[tuple[float, float, float, float]] = []
-    for i, one in enumerate(found):
-        ends = arrows[i] if arrows else (reached(one), reached(one))
-        low, high = sorted(panel.place(end, 0.5)[0] for end in ends)
-        radius = size.diameter(one.us) / 2
+    points = []
+    for one, ends in zip(found, percents, strict=True):
+        xs = [panel.place(end, 0.5)[0] for end in ends]
+        low, high, radius = min(xs), max(xs), size.diameter(one.us) / 2
         room = max(0.0, height / 2 - radius - 1.5)
         tries = [room * step / 12 * sign for step in range(13) for sign in (1, -1)]
         costs = [
@@ -416,9 +397,10 @@ def beside_each_other(
             )
             for dy in tries
         ]
-        done.append((low, high, height / 2 + tries[costs.index(min(costs))], radius))
-    xs = [panel.place(reached(one), 0.5)[0] for one in found]
-    return [panel.data(x, y) for x, (_, _, y, _) in zip(xs, done, strict=True)]
+        y = height / 2 + tries[costs.index(min(costs))]
+        done.append((low, high, y, radius))
+        points.append(panel.data(xs[-1], y))
+    return points
 
 
 def suits(run: RunData) -> bool:

@@ -9,8 +9,8 @@ from math import isfinite
 from typing import Final
 
 from rooflab.errors import UsageError
-from rooflab.figures.model import Key, number, shortened
-from rooflab.figures.page import run_conditions
+from rooflab.figures.model import Key, Page, Panel, number, shortened
+from rooflab.figures.page import BELOW, page_width, run_conditions
 from rooflab.figures.palette import mixed
 from rooflab.figures.selection import Wanted, possible
 from rooflab.figures.style import theme
@@ -294,12 +294,24 @@ def program_name(run: RunData) -> str:
     return shortened(name.rstrip("/").rpartition("/")[2], theme().type, 2.4)
 
 
-def notes(runs: Iterable[RunData], *others: str) -> list[str]:
-    """The notes below a figure: ``others``, then the conditions of the runs."""
-    found = [note for note in others if note]
-    if theme().brief or theme().panel:
-        return found
-    return list(dict.fromkeys([*found, *(run_conditions(run) for run in runs)]))
+def page(
+    runs: Sequence[RunData],
+    what: str,
+    keys: Sequence[Key],
+    panels: Sequence[Panel],
+    notes: Iterable[str] = (),
+    *,
+    below: float = BELOW,
+    wide: bool = False,
+) -> Page:
+    """The page of a figure: ``notes``, then the conditions of the runs.
+
+    ``wide`` pages are as wide as the style's. The lowest of the ``panels`` is the last.
+    """
+    found = [*filter(None, notes), *(() if theme().brief else map(run_conditions, runs))]
+    body = panels[-1].cell.top + panels[-1].cell.height + below
+    width = theme().width if wide else page_width(1)
+    return Page(title(runs, what), keys, panels, list(dict.fromkeys(found)), body, width)
 
 
 def left_out(found: Sequence[TimedGroup], drawn: Iterable[TimedGroup]) -> Iterator[str]:

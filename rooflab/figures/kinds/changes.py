@@ -8,7 +8,6 @@ from typing import Final
 
 from rooflab.figures import bubbles, model, programs
 from rooflab.figures.bubbles import LEAST, Area
-from rooflab.figures.page import page_width
 from rooflab.figures.programs import TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
@@ -90,13 +89,10 @@ def make(wanted: Wanted) -> model.Page:
         panels.append(_roofline(above, wanted.runs, size, whole, below=bool(below)))
     if below:
         panels.append(_strip(below, wanted.runs, size, under=bool(above)))
-    body = max(panel.cell.top + panel.cell.height for panel in panels) + 0.5
-    title = programs.title(wanted.runs, "changes")
-    notes = programs.notes(wanted.runs, *_notes(changes, [*above, *below]))
     keys = programs.legend(group.binds for group in every)
     keys.append(model.Key("before", theme().muted, "o", "-", "none"))
     keys.append(model.Key("after", theme().muted, "o", "-", "full"))
-    return model.Page(title, keys, panels, notes, body, page_width(1))
+    return programs.page(wanted.runs, "changes", keys, panels, _notes(changes, [*above, *below]))
 
 
 def _notes(changes: Sequence[Moved], drawn: Sequence[Moved]) -> Iterator[str]:
@@ -143,12 +139,8 @@ def _roofline(
     devices = [run.manifest.device.name for run in runs]
     if devices[0] != devices[1]:
         bubbles.draw_roofs(panel, rooflines[0], names, unit, theme().roofs[1], "before: ")
-    for i, change in enumerate(changes):
-        ends = [bubbles.place(group, unit) for group in change.groups]
-        _draw(panel, change, ends, size, i)
-    panel.labels += _labels(
-        panel, changes, [bubbles.place(one.shown, unit) for one in changes], size, NAMED
-    )
+    ends = [[bubbles.place(group, unit) for group in one.groups] for one in changes]
+    _draw(panel, changes, ends, size, NAMED)
     return panel
 
 
@@ -156,49 +148,40 @@ def _strip(
     changes: Sequence[Moved], runs: Sequence[RunData], size: Area, *, under: bool
 ) -> model.Panel:
     every = [group for one in changes for group in one.groups]
-    shown = [one.shown for one in changes]
     panel = bubbles.strip_panel(every, runs[-1].manifest.roofline, size, under)
-    arrows = [(bubbles.reached(one.groups[0]), bubbles.reached(one.shown)) for one in changes]
-    places = bubbles.beside_each_other(panel, shown, size, arrows)
-    for i, (change, (_, y)) in enumerate(zip(changes, places, strict=True)):
-        ends = [(bubbles.reached(group), y) for group in change.groups]
-        _draw(panel, change, ends, size, i)
-    panel.labels += _labels(panel, changes, places, size, bubbles.NAMED_BELOW)
+    arrows = [[bubbles.reached(group) for group in one.groups] for one in changes]
+    places = bubbles.beside_each_other(panel, [one.shown for one in changes], size, arrows)
+    ends = [[(x, y) for x in xs] for xs, (_, y) in zip(arrows, places, strict=True)]
+    _draw(panel, changes, ends, size, bubbles.NAMED_BELOW)
     return panel
 
 
 def _draw(
-    panel: model.Panel, change: Moved, ends: Sequence[model.DataPoint], size: Area, order: int
-) -> None:
-    if change.before:
-        mark = bubbles.bubble(change.before, ends[0], size, order, named=False, hollow=True)
-        panel.marks.append(mark)
-    if change.after:
-        mark = bubbles.bubble(change.after, ends[-1], size, order, named=order < NAMED)
-        panel.marks.append(replace(mark, z=mark.z + 1))
-    if change.before is None or change.after is None:
-        if change.after is None:
-            ink = programs.colour(change.shown.binds)
-            across = min(6.0, size.diameter(change.shown.us))
-            cross = model.Marks(ends, ink, "x", across, edge=1.2, z=6, around=-1)
-            panel.marks.append(cross)
-        return
-    if line := panel.arrow(ends[0], ends[1]):  # from middle to middle: bubbles often overlap
-        panel.lines.append(model.Line(line, theme().ink, 1.1, z=7))
-
-
-def _labels(
     panel: model.Panel,
     changes: Sequence[Moved],
-    ends: Sequence[model.DataPoint],
+    ends: Sequence[Sequence[model.DataPoint]],
     size: Area,
     most: int,
-) -> Iterator[model.Label]:
-    """What changed most has a label; those in a pile have one together."""
+) -> None:
+    """Bubbles and arrows. What changed most has a label; those in a pile have one together."""
+    for order, (change, points) in enumerate(zip(changes, ends, strict=True)):
+        if change.before:
+            mark = bubbles.bubble(change.before, points[0], size, order, named=False, hollow=True)
+            panel.marks.append(mark)
+        if change.after:
+            mark = bubbles.bubble(change.after, points[-1], size, order, named=order < NAMED)
+            panel.marks.append(replace(mark, z=mark.z + 1))
+        else:
+            ink, across = programs.colour(change.shown.binds), size.diameter(change.shown.us)
+            look = (ink, "x", min(6.0, across))
+            panel.marks.append(model.Marks(points, *look, edge=1.2, z=6, around=-1))
+        # From middle to middle: bubbles often overlap.
+        if len(points) == 2 and (line := panel.arrow(*points)):
+            panel.lines.append(model.Line(line, theme().ink, 1.1, z=7))
     text = {id(one.shown): one.text for one in changes}
-    moved = [i for i, one in enumerate(changes) if one.changed] or list(range(len(changes)))
-    groups, points = [changes[i].shown for i in moved], [ends[i] for i in moved]
-    yield from bubbles.labels(panel, groups, points, size, most, lambda group: text[id(group)])
+    placed = [(one.shown, points[-1]) for one, points in zip(changes, ends, strict=True)]
+    moved = [pair for pair, one in zip(placed, changes, strict=True) if one.changed] or placed
+    panel.labels += bubbles.labels(panel, moved, size, most, lambda group: text[id(group)])
 
 
 KIND: Final = model.Kind(

@@ -6,9 +6,8 @@ from typing import Final
 
 from rooflab.errors import UsageError
 from rooflab.figures import model, programs
-from rooflab.figures.page import BELOW, time_panel
+from rooflab.figures.page import time_panel
 from rooflab.figures.selection import Wanted
-from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs.ranks import Ranks, RankStep, of_runs
 
@@ -54,9 +53,9 @@ def make(wanted: Wanted) -> model.Page:
         model.Bars(some, *programs.look(LOOKS[part])) for part, some in boxes.items() if some
     ]
     legend = [model.Key(part, programs.colour(LOOKS[part])) for part in boxes]
-    title = programs.title([found.slowest.run], f"a step of {len(found.ranks)} ranks")
-    notes = programs.notes([found.slowest.run], _notes(found, ranks))
-    return model.Page(title, legend, [panel], notes, height + BELOW + 0.06, theme().width)
+    what, less = f"a step of {len(found.ranks)} ranks", len(found.ranks) - len(ranks)
+    notes = [f"{less} ranks that are waited for less are left out."] * bool(less)
+    return programs.page([found.slowest.run], what, legend, [panel], notes, wide=True)
 
 
 def parts(found: Ranks, rank: RankStep) -> dict[str, float]:
@@ -70,11 +69,6 @@ def parts(found: Ranks, rank: RankStep) -> dict[str, float]:
         WAITS: waits,
         IDLE: idle,
     }
-
-
-def _notes(found: Ranks, shown: list[RankStep]) -> str:
-    less = len(found.ranks) - len(shown)
-    return f"{less} ranks that are waited for less are left out." if less else ""
 
 
 KIND: Final = model.Kind(

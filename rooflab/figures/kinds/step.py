@@ -13,7 +13,6 @@ from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs.program import Program, is_program
-from rooflab.runs.store import RunData
 
 LONGEST: Final = 21
 """Characters of a group's name."""
@@ -48,9 +47,8 @@ def make(wanted: Wanted) -> model.Page:
         for part, text in TAKES.items()
         if part in sums
     ]
-    title = programs.title([run], "where the time goes")
-    body = below + TOP + 0.56
-    return model.Page(title, legend, [panel], _notes(run, total), body, theme().width)
+    notes = _overlap(programs.step_us(run), total)
+    return programs.page([run], "where the time goes", legend, [panel], notes, wide=True)
 
 
 def sums_of(found: Sequence[TimedGroup]) -> dict[str, float]:
@@ -121,15 +119,10 @@ def _named(panel: model.Panel, group: TimedGroup, x: float, whole: float) -> Ite
     yield model.Label(name, spots, theme().ink, theme().small, rotation=-45)
 
 
-def _notes(run: RunData, total: float) -> list[str]:
-    step = programs.step_us(run)
-    over = total - step
-    overlap = (
-        f"Kernels overlap: they take {programs.time_text(over)} more than the step."
-        if step and over > 0.005 * step
-        else ""
-    )
-    return programs.notes([run], overlap)
+def _overlap(step_us: float, total_us: float) -> Iterator[str]:
+    over = total_us - step_us
+    if step_us and over > 0.005 * step_us:
+        yield f"Kernels overlap: they take {programs.time_text(over)} more than the step."
 
 
 KIND: Final = model.Kind(

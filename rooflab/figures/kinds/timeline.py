@@ -15,6 +15,7 @@ from rooflab.figures.page import time_panel
 from rooflab.figures.programs import TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.timeline import TITLES, RecordedStep, StepLaunch
@@ -85,7 +86,7 @@ def _of_program(wanted: Wanted) -> model.Page:
     if step is None:
         raise UsageError(f"{run.path} has no timeline that can be read: profile it again")
     group_of = {id(one.row): one for one in found}
-    rows = [group_of.get(id(row)) for row in run.measurements]
+    groups = [group_of.get(id(row)) for row in run.measurements]
     lanes = _lanes(step)
     end = max(step.us if not step.left_out else 0.0, *(one.end_us for one in step.launches))
     ticks = [(i + 0.62, name) for i, name in enumerate(lanes)]
@@ -94,21 +95,18 @@ def _of_program(wanted: Wanted) -> model.Page:
     panel, scale = time_panel(f"Time ({{}}){about}", end, height, y, ruled=True)
     binds: set[str] = set()
     for i, launches in enumerate(lanes.values()):
-        panel.bars += _bars(launches, rows, i, end, scale, binds)
-        panel.labels += _names(panel, launches, rows, i, end, scale)
-    title = programs.title([run], "timeline")
-    if not step.left_out:
-        title += f"; this step {model.number(step.us / 1e3)} ms"
+        drawn = [(one, groups[one.row]) for one in launches]
+        binds |= {_part(group) for _, group in drawn}
+        panel.bars += _bars(drawn, i, end, scale)
+        panel.labels += _names(panel, drawn, i, end, scale)
+    what = "timeline" + f"; this step {model.number(step.us / 1e3)} ms" * (not step.left_out)
     kept = f"The first {len(step.launches):,} launches; {step.left_out:,} more are not kept."
-    notes = programs.notes([run], kept.replace(",", " ") if step.left_out else "")
-    keys = programs.legend(binds)
-    return model.Page(title, keys, [panel], notes, height + 0.55, theme().width)
+    notes, keys = [kept.replace(",", " ")] * bool(step.left_out), programs.legend(binds)
+    return programs.page([run], what, keys, [panel], notes, below=0.49, wide=True)
 
 
 def _lanes(step: RecordedStep) -> dict[str, list[StepLaunch]]:
-    streams: dict[tuple[int, int], list[StepLaunch]] = defaultdict(list)
-    for one in step.launches:
-        streams[one.device, one.stream].append(one)
+    streams = grouped(step.launches, lambda one: (one.device, one.stream))
     kept = sorted(sorted(streams, key=lambda key: -len(streams[key]))[:STREAMS])
     several = len({device for device, _ in streams}) > 1
     lanes = {}
@@ -119,20 +117,20 @@ def _lanes(step: RecordedStep) -> dict[str, list[StepLaunch]]:
     return {**lanes, "others": sorted(rest)} if rest else lanes
 
 
-def _bars(
-    launches: Sequence[StepLaunch],
-    rows: Sequence[TimedGroup | None],
-    lane: int,
-    end: float,
-    scale: float,
-    binds: set[str],
-) -> Iterator[model.Bars]:
+Launches = Sequence[tuple[StepLaunch, TimedGroup | None]]
+"""Launches of a lane with their groups."""
+
+
+def _part(group: TimedGroup | None) -> str:
+    return group.binds if group else programs.UNKNOWN
+
+
+def _bars(launches: Launches, lane: int, end: float, scale: float) -> Iterator[model.Bars]:
     """The bars of each colour. What follows without a gap that can be seen is one bar."""
     boxes: dict[str, list[tuple[float, float]]] = defaultdict(list)
     last = ""
-    for one in launches:
-        group = rows[one.row]
-        part = group.binds if group else programs.UNKNOWN
+    for one, group in launches:
+        part = _part(group)
         some = boxes[part]
         near = bool(some) and one.start_us - some[-1][1] < SEEN * end
         if near and (last == part or len(some) > CROWDED):
@@ -141,27 +139,16 @@ def _bars(
             some.append((one.start_us, one.end_us))
         last = part
     for part, found in boxes.items():
-        binds.add(part)
-        yield model.Bars(
-            [
-                (start / scale, lane + 0.36, max(stop - start, SEEN * end) / scale, 0.52)
-                for start, stop in found
-            ],
-            programs.colour(part),
-        )
+        spans = ((start / scale, max(stop - start, SEEN * end) / scale) for start, stop in found)
+        yield model.Bars([(x, lane + 0.36, wide, 0.52) for x, wide in spans], programs.colour(part))
 
 
 def _names(
-    panel: model.Panel,
-    launches: Sequence[StepLaunch],
-    rows: Sequence[TimedGroup | None],
-    lane: int,
-    end: float,
-    scale: float,
+    panel: model.Panel, launches: Launches, lane: int, end: float, scale: float
 ) -> Iterator[model.Label]:
     """The names of launches, the longest first, above bars that are as wide as some letters."""
-    for one in sorted(launches, key=lambda one: -one.duration_us)[: model.LABELLED]:
-        group = rows[one.row]
+    longest = sorted(launches, key=lambda one: -one[0].duration_us)
+    for one, group in longest[: model.LABELLED]:
         inches = panel.cell.width * one.duration_us / end
         room = model.characters(theme().small, inches)
         if group and room >= LEGIBLE:
