@@ -17,7 +17,7 @@ from rooflab.llm.config import LanguageModel
 from rooflab.llm.estimate import Estimate
 from rooflab.llm.machine import Machine
 from rooflab.llm.operators import ModelStep, operators
-from rooflab.model.roofline import COMPUTE
+from rooflab.model.roofline import COMPUTE, Roofline
 from rooflab.model.units import scaled
 
 STEPS: Final = 4
@@ -38,7 +38,8 @@ def make(
 ) -> model.Page:
     """A panel of decode for each precision and context: roofs, their sum, what was measured."""
     decodes = [one for one in estimates if one.step.phase == "decode"]
-    groups = [list(group) for _, group in groupby(decodes, key=_panel_of)]
+    by_panel = groupby(decodes, key=lambda one: (one.step.precision, one.step.context))
+    groups = [list(group) for _, group in by_panel]
     styles = _styles(stacks)
     cells = grid(len(groups), apart=0.78, above=0.56, tall=3.4, first=-0.26)
     panels = [
@@ -60,10 +61,6 @@ def _styles(stacks: Sequence[str]) -> dict[str, KernelStyle]:
         name: KernelStyle(shades[0], marker, readable(shades[0], palette.background))
         for name, shades, marker in looks
     }
-
-
-def _panel_of(one: Estimate) -> tuple[object, ...]:
-    return one.step.precision, one.step.context
 
 
 def _notes(
@@ -95,8 +92,9 @@ def _panel(
     step = group[0].step
     most = min(estimate.largest_batch(of, step, machine.memory) or 0, estimate.MOST)
     batches = _batches(max(2, most, *(one.step.batch for one in group)))
-    curve = _curve(of, step, machine, batches)
-    roofs, marks = _roofs(of, step, machine, batches), _marks(group, styles)
+    steps = [replace(step, batch=batch) for batch in batches]
+    curve = [_point(one, one.roof_us) for one in (estimate.estimate(of, s, machine) for s in steps)]
+    roofs, marks = _roofs(of, steps, machine.roofline), _marks(group, styles)
     shown = [*curve, *(point for some in marks.values() for point in some)]
     shown += [one for line in roofs.values() for one in line if one[1] <= FAR * curve[-1][1]]
     x = model.log_axis("Batch", batches, cell.width, 0.15, 0.2)
@@ -104,11 +102,14 @@ def _panel(
     title = f"decode {step.precision.title}, context {step.context}"
     x, y = replace(x, titled=cell.lowest), replace(y, titled=not cell.column)
     panel = model.Panel(cell, x, y, title)
-    for name, line in roofs.items():
-        _draw_roof(panel, name, line, machine, step)
+    limits = machine.roofline.compute(step.precision.name), machine.roofline.bandwidth()
+    for (name, line), ceiling in zip(roofs.items(), limits, strict=True):
+        _draw_roof(panel, name, line, ceiling.provenance if ceiling else "derived")
     panel.lines.append(model.Line(curve, styles[ROOF].colour, 0.6 * theme().line))
     for name, some in marks.items():
-        panel.marks.append(_drawn(some, styles[name], joined=name != ROOF))
+        look = (styles[name].colour, styles[name].marker, theme().marker)
+        dash: Dash = "" if name == ROOF else "-"
+        panel.marks.append(model.Marks(some, *look, dash=dash, width=theme().line))
     ridge = estimate.ridge_batch(of, step, machine.roofline) or 0
     for batch, text in ((most, f"{scaled(machine.memory or 0)}B are full"), (ridge, "ridge")):
         if 1 <= batch <= batches[-1]:
@@ -116,12 +117,9 @@ def _panel(
     return panel
 
 
-def _curve(
-    of: LanguageModel, step: ModelStep, machine: Machine, batches: Sequence[int]
-) -> list[model.DataPoint]:
-    """Tokens per second with all operators at their roofs."""
-    found = (estimate.estimate(of, replace(step, batch=batch), machine) for batch in batches)
-    return [(float(one.step.batch), one.tokens_per_s(one.roof_us)) for one in found]
+def _point(one: Estimate, us: float) -> model.DataPoint:
+    """The batch, and tokens per second of a step of ``us``."""
+    return float(one.step.batch), one.tokens_per_s(us)
 
 
 def _batches(most: int) -> list[int]:
@@ -134,36 +132,25 @@ def _batches(most: int) -> list[int]:
 
 
 def _roofs(
-    of: LanguageModel, step: ModelStep, machine: Machine, batches: Sequence[int]
+    of: LanguageModel, steps: Sequence[ModelStep], roofline: Roofline
 ) -> dict[str, list[model.DataPoint]]:
     """Tokens per second if there were only FLOPs, and if there were only bytes of memory."""
-    compute, memory = [], []
-    for batch in batches:
-        one = replace(step, batch=batch)
-        flops_s, bytes_s = estimate.seconds(operators(of, one), machine.roofline)
-        compute.append((float(batch), one.tokens / flops_s))
-        memory.append((float(batch), one.tokens / bytes_s))
-    return {COMPUTE: compute, MEMORY: memory}
+    pairs = [(one, estimate.seconds(operators(of, one), roofline)) for one in steps]
+    return {
+        name: [(float(one.batch), one.tokens / seconds[i]) for one, seconds in pairs]
+        for i, name in enumerate((COMPUTE, MEMORY))
+    }
 
 
-def _draw_roof(
-    panel: model.Panel,
-    name: str,
-    line: Sequence[model.DataPoint],
-    machine: Machine,
-    step: ModelStep,
-) -> None:
+def _draw_roof(panel: model.Panel, name: str, line: Sequence[model.DataPoint], source: str) -> None:
     seen = [point for point in line if point[1] <= panel.y.limits[1]]
     if len(seen) < 2:
         return
-    roofline = machine.roofline
-    ceiling = roofline.bandwidth() if name == MEMORY else roofline.compute(step.precision.name)
-    colour, source = theme().roofs[0], ceiling.provenance if ceiling else "derived"
+    colour = theme().roofs[0]
     panel.lines.append(model.roof(seen, source, colour))
     places = seen[:: max(1, len(seen) // SPOTS)]
     spots = [spot for point in places for spot in model.around(*point, "left")]
-    label = model.Label(f"{name} roof ({source})", spots, colour, required=True)
-    panel.labels.append(label)
+    panel.labels.append(model.Label(f"{name} roof ({source})", spots, colour, required=True))
 
 
 def _marks(
@@ -175,14 +162,8 @@ def _marks(
         for name in styles:
             if name == ROOF or one.measured(name):
                 us = one.roof_us if name == ROOF else one.us(name)
-                found.setdefault(name, []).append((float(one.step.batch), one.tokens_per_s(us)))
+                found.setdefault(name, []).append(_point(one, us))
     return found
-
-
-def _drawn(points: Sequence[model.DataPoint], style: KernelStyle, *, joined: bool) -> model.Marks:
-    dash: Dash = "-" if joined else ""
-    size, width = theme().marker, theme().line
-    return model.Marks(points, style.colour, style.marker, size, dash=dash, width=width)
 
 
 def _draw_limit(panel: model.Panel, batch: int, text: str) -> None:
@@ -190,5 +171,4 @@ def _draw_limit(panel: model.Panel, batch: int, text: str) -> None:
     low, high = panel.y.limits
     panel.lines.append(model.Line([(batch, low), (batch, high)], theme().muted, 0.8, (0, (1, 2))))
     angle, spots = panel.along((batch, low), (batch, panel.y.value(0.6)))
-    label = model.Label(text, spots, theme().muted, theme().small, rotation=angle)
-    panel.labels.append(label)
+    panel.labels.append(model.Label(text, spots, theme().muted, theme().small, rotation=angle))
