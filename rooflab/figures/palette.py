@@ -81,6 +81,13 @@ _WORKLOADS: Final = (
 )
 """Of several workloads, each is one series: their hues differ."""
 
+_PLACES: Final = {
+    name: (family, i)
+    for family, members in enumerate(_FAMILIES.values())
+    for names in (members, _WORKLOADS[family :: len(_FAMILIES)])
+    for i, name in enumerate(names)
+}
+
 # The family of a name that is not above, by its part before the first other sign than a letter.
 _PREFIXES: Final = {
     "cutlass": "cutlass",
@@ -108,7 +115,7 @@ def kernel_styles(names: Iterable[str], palette: Palette = LIGHT) -> dict[str, K
     No two kernels have the same colour and the same marker.
     """
     chosen: dict[str, tuple[str, str]] = {}
-    for name in sorted(set(names), key=lambda name: (not _known(name), name)):
+    for name in sorted(set(names), key=lambda name: (name not in _PLACES, name)):
         family, i = _place(name)
         shades = palette.shades[family]
         colour = shades[i % len(shades)]
@@ -118,7 +125,7 @@ def kernel_styles(names: Iterable[str], palette: Palette = LIGHT) -> dict[str, K
         pairs = [(c, marker) for c in every for marker in markers]
         used = {marker for _, marker in chosen.values()}
         unique = [pair for pair in pairs[: len(MARKERS)] if pair[1] not in used]
-        wanted = pairs if _known(name) else [*unique, *pairs]
+        wanted = pairs if name in _PLACES else [*unique, *pairs]
         chosen[name] = next((p for p in wanted if p not in chosen.values()), pairs[0])
     return {
         name: KernelStyle(colour, marker, readable(colour, palette.background))
@@ -126,19 +133,10 @@ def kernel_styles(names: Iterable[str], palette: Palette = LIGHT) -> dict[str, K
     }
 
 
-def _known(name: str) -> bool:
-    return name in _WORKLOADS or any(name in members for members in _FAMILIES.values())
-
-
 def _place(name: str) -> tuple[int, int]:
-    if name in _WORKLOADS:
-        place, family = divmod(_WORKLOADS.index(name), len(_FAMILIES))
-        return family, place
-    for family, members in enumerate(_FAMILIES.values()):
-        if name in members:
-            return family, members.index(name)
     prefix = re.split("[^a-z]", name.lower(), maxsplit=1)[0]
-    return list(_FAMILIES).index(_PREFIXES.get(prefix, "others")), crc32(name.encode())
+    family = list(_FAMILIES).index(_PREFIXES.get(prefix, "others"))
+    return _PLACES.get(name, (family, crc32(name.encode())))
 
 
 def rgb(colour: str) -> tuple[float, float, float]:
