@@ -36,18 +36,18 @@ _LABEL, _MARKER, _LINE = 1000.0, 30.0, 1.0
 def overlaps(box: Polygon, others: Polygons) -> NDArray[np.bool_]:
     """Which convex polygons, or segments, overlap ``box``, by the separating axis theorem."""
     apart = np.zeros(len(others), bool)
-    for dx, dy in np.roll(box, -1, axis=0) - box:
+    sides = (np.roll(others, -1, axis=1) - others).transpose(1, 2, 0)
+    for dx, dy in [*(np.roll(box, -1, axis=0) - box), *sides[..., None]]:
         on_box = dx * box[:, 1] - dy * box[:, 0]
         on_other = dx * others[:, :, 1] - dy * others[:, :, 0]
-        apart |= (on_box.max() <= on_other.min(1)) | (on_other.max(1) <= on_box.min())
-    sides = np.roll(others, -1, axis=1) - others
-    for side in range(sides.shape[1]):
-        dx, dy = sides[:, side, :1], sides[:, side, 1:]
-        on_box = dx * box[:, 1] - dy * box[:, 0]
-        on_other = dx * others[:, :, 1] - dy * others[:, :, 0]
-        apart |= on_box.max(1) <= on_other.min(1)
-        apart |= on_other.max(1) <= on_box.min(1)
+        apart |= on_box.max(-1) <= on_other.min(-1)
+        apart |= on_other.max(-1) <= on_box.min(-1)
     return ~apart
+
+
+def gaps(box: Polygon, points: Polygon) -> NDArray[np.float64]:
+    """How far each of the points is from the upright bounds of ``box``."""
+    return np.asarray(np.hypot(*(points - np.clip(points, box.min(0), box.max(0))).T))
 
 
 class _Obstacles:
@@ -195,17 +195,10 @@ class Labels:
         own = np.array(self._panel.place(*label.of))
         middles, radii = self._markers, self._radii
         apart = np.hypot(*(middles - own).T) > label.leader + radii  # others are of its pile
-        gaps = np.hypot(*(middles - np.clip(middles, box.min(0), box.max(0))).T) - radii
-        gap = np.hypot(*(own - np.clip(own, box.min(0), box.max(0)))) - label.leader
-        return bool((apart & (gaps < gap + AMBIGUOUS)).any())
+        least = gaps(box, own) - label.leader + AMBIGUOUS
+        return bool((apart & (gaps(box, middles) - radii < least)).any())
 
     def _strays(self, box: Polygon, of: DataPoint) -> bool:
         """Whether another marker is clearly nearer to ``box`` than the one at ``of``."""
-        low, high = box.min(0), box.max(0)
-
-        def apart(markers: Polygon) -> NDArray[np.float64]:
-            beside = np.maximum(np.maximum(low - markers, markers - high), 0.0)
-            return np.asarray(np.hypot(beside[:, 0], beside[:, 1]))
-
-        own = apart(np.array([self._panel.place(*of)])) - STRAY
-        return bool((apart(self._markers) < own).any())
+        own = gaps(box, np.array(self._panel.place(*of))) - STRAY
+        return bool((gaps(box, self._markers) < own).any())
