@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from math import isnan, log10
 from string import ascii_lowercase, ascii_uppercase
 from textwrap import wrap
@@ -46,7 +47,9 @@ class _Chart:
         log, self._height = panel.y.log, HEIGHT if panel.y.log else FLAT
         self._x = Axis(log_limits(xs, self._columns, 3, 3, 1.0)) if log else panel.x
         self._y = Axis(log_limits(ys, HEIGHT, 1, 1, 1.0)) if log else panel.y
-        self._kernels = list(dict.fromkeys(m.name for m in panel.marks if m.rows))
+        kernels = dict.fromkeys(m.name for m in panel.marks if m.rows)
+        looks = zip(kernels, cycle(LETTERS), cycle(COLOURS), strict=False)
+        self._looks = {kernel: (letter, colour) for kernel, letter, colour in looks}
         self._cells: dict[DataPoint, tuple[str, str]] = {}
 
     def text(self) -> Text:
@@ -67,7 +70,7 @@ class _Chart:
                 chart.append(character, style=style or None)
             chart.append("\n")
         chart.append(self._axis())
-        keys = [(self._letter(one), one, self._colour(one)) for one in self._kernels]
+        keys = [(letter, one, colour) for one, (letter, colour) in self._looks.items()]
         if any(character == SEVERAL for character, _ in self._cells.values()):
             keys.append((SEVERAL, "several", "default"))
         used = 0
@@ -117,8 +120,8 @@ class _Chart:
                 if there.setdefault(place, marks.name) != marks.name:
                     self._put(*place, SEVERAL, "bold")
                 else:
-                    colour = self._colour(marks.name)
-                    self._put(*place, self._letter(marks.name), f"bold {colour}")
+                    letter, colour = self._looks[marks.name]
+                    self._put(*place, letter, f"bold {colour}")
 
     def _put(self, column: int, row: int, character: str, style: str) -> None:
         if 0 <= row < self._height and 0 <= column < self._columns:
@@ -134,12 +137,6 @@ class _Chart:
             numbers[start : start + len(name)] = name
         corner = " " * (LEFT - 1) + self._corner
         return f"{corner}{''.join(line)}\n{''.join(numbers)[: LEFT + self._columns].rstrip()}\n"
-
-    def _letter(self, kernel: str) -> str:
-        return LETTERS[self._kernels.index(kernel) % len(LETTERS)]
-
-    def _colour(self, kernel: str) -> str:
-        return COLOURS[self._kernels.index(kernel) % len(COLOURS)]
 
 
 def chart(panel: Panel, width: int, *, unicode: bool) -> Text:

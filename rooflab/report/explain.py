@@ -12,6 +12,7 @@ from rooflab.errors import UsageError
 from rooflab.kernels.base import Kernel
 from rooflab.model import diagnosis
 from rooflab.model.diagnosis import Diagnosis, Evidence, Load
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import CONTENDED, FLAGS, Measurement, is_possible
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM, SFU
@@ -173,10 +174,7 @@ def _explain(
 
 def alike(found: Sequence[Explanation]) -> list[list[Explanation]]:
     """Groups of rows of which the same can be said, all in the order of ``found``."""
-    groups: dict[object, list[Explanation]] = {}
-    for one in found:
-        groups.setdefault(gist(one), []).append(one)
-    return list(groups.values())
+    return list(grouped(found, gist).values())
 
 
 def gist(one: Explanation) -> object:
@@ -472,12 +470,9 @@ def _grid(one: Explanation) -> dict[str, int] | None:
 
 def _in_step(one: Explanation) -> dict[str, float | str | None]:
     row = one.row
+    columns = ("launches", "total_us", "share_percent", "recoverable_us", "expected_dram_bytes")
     return {
-        "launches": row.launches,
-        "total_us": row.total_us,
-        "share_percent": row.share_percent,
-        "recoverable_us": row.recoverable_us,
-        "expected_dram_bytes": row.expected_dram_bytes,
+        **{name: getattr(row, name) for name in columns},
         "work": program.known_by(row),
         "same_as": str(row.problem.settings.get("same_as", "")),
         "own_kernels": one.own,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.report import markdown
 from rooflab.report.export import values
@@ -45,26 +45,18 @@ class Change:
         self, verdict: str, base: Measurement | None, new: Measurement | None, percent: str = ""
     ) -> None:
         self.verdict, self.base, self.new, self.percent = verdict, base, new, percent
-        found = new or base
-        assert found
-        self.row = found
-
-    @property
-    def name(self) -> str:
-        """Its kernel, or both if another one does the same in NEW."""
-        kernels = [row.kernel for row in (self.base, self.new) if row]
-        return " → ".join(dict.fromkeys(kernels))
+        rows = [row for row in (base, new) if row]
+        self.row, self.kernels = rows[-1], list(dict.fromkeys(row.kernel for row in rows))
 
     @property
     def spoken(self) -> str:
-        """The same in a sentence."""
-        kernels = [row.kernel for row in (self.base, self.new) if row]
-        return " → ".join(dict.fromkeys(spoken(kernel).strip("()") for kernel in kernels))
+        """Its kernel in a sentence, or both if another one does the same in NEW."""
+        return " → ".join(dict.fromkeys(spoken(kernel).strip("()") for kernel in self.kernels))
 
     @property
     def replaced(self) -> bool:
         """Whether another kernel does the same in NEW."""
-        return bool(self.base and self.new and self.base.kernel != self.new.kernel)
+        return len(self.kernels) > 1
 
     @property
     def us(self) -> float:
@@ -117,10 +109,8 @@ def change_sentences(comparison: ProgramComparison) -> Iterator[str]:
     step_us = Program.of(comparison.base).step_us
     found = changes(comparison)
     for verdict, word in (("FAST", "Faster"), ("SLOW", "Slower"), ("new", "New"), ("gone", "Gone")):
-        times: dict[str, float] = defaultdict(float)
-        for change in found:
-            if change.verdict == verdict:
-                times[change.spoken] += abs(change.us)
+        by_name = grouped((one for one in found if one.verdict == verdict), lambda one: one.spoken)
+        times = {name: sum(abs(one.us) for one in some) for name, some in by_name.items()}
         names = sorted(times, key=lambda name: -times[name])
         by = "" if word in ("New", "Gone") else "by "
         parts = [
@@ -221,7 +211,7 @@ def lines_of(comparison: ProgramComparison) -> list[list[str]]:
     """A line of text for each change, below ``COLUMNS``."""
     step_us = Program.of(comparison.base).step_us
     return [
-        [change.name, change.row.problem.size, *_figures(change, step_us)]
+        [" → ".join(change.kernels), change.row.problem.size, *_figures(change, step_us)]
         for change in changes(comparison)
     ]
 
