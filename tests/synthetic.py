@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
+from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
 from rooflab.runs.manifest import DeviceRecord, Manifest, WorkloadRecord
 from rooflab.runs.store import RunData
@@ -85,6 +87,13 @@ def gemm(m: int, n: int, k: int, precision: str = "fp32", **parameters: Any) -> 
     return Gemm(m=m, n=n, k=k, precision=PRECISIONS[precision], **parameters)
 
 
+def of(problem: Problem, kernel: str, **values: Any) -> Measurement:
+    """A row of ``problem`` with its work."""
+    work = ("flops", "bytes", "host_bytes", "peer_bytes", "intensity")
+    given = {name: getattr(problem, name) for name in work} | {"cache": "cold"} | values
+    return Measurement(problem=problem.record, kernel=kernel, **given)
+
+
 def row(
     kernel: str,
     shape: tuple[int, int, int],
@@ -99,16 +108,8 @@ def row(
     seconds = problem.flops / (tflops * 1e12)
     roof = roofline.roof(precision, problem.flops, problem.traffic)
     values: dict[str, Any] = {
-        "problem": problem.record,
-        "kernel": kernel,
         "backend": "synthetic",
-        "cache": "cold",
         "time_us": seconds * 1e6,
-        "flops": problem.flops,
-        "bytes": problem.bytes,
-        "host_bytes": problem.host_bytes,
-        "peer_bytes": problem.peer_bytes,
-        "intensity": problem.intensity,
         "tflops": tflops,
         "gbps": problem.link_bytes / seconds / 1e9,
         "roof_us": roof.us if roof else None,
@@ -116,7 +117,7 @@ def row(
         "roof_percent": roof.us / seconds / 1e4 if roof else None,
         "bound": roof.bound if roof else "",
     }
-    return Measurement(**(values | other))
+    return of(problem, kernel, **(values | other))
 
 
 def rows(
@@ -169,6 +170,12 @@ def run(
         workloads={"gemm": WorkloadRecord.of(Gemm)},
     )
     return RunData(path, manifest, measurements)
+
+
+def under(run: RunData, ceilings: Iterable[Ceiling]) -> RunData:
+    """The run on a device with these ceilings."""
+    roofline = replace(run.manifest.roofline, ceilings=tuple(ceilings))
+    return replace(run, manifest=run.manifest.model_copy(update={"roofline": roofline}))
 
 
 def h200_run(

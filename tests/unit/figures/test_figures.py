@@ -20,12 +20,6 @@ from rooflab.figures.palette import contrast
 from rooflab.runs.store import RunData
 
 H200 = synthetic.h200_roofline()
-SIXTEEN = (
-    *("naive", "coalesced", "tiled", "cublas", "cublaslt"),
-    *("cutlass_simt", "cutlass_tf32", "cutlass_fp16", "cutlass_bf16", "cutlass_hopper"),
-    *("cute_gemm", "cute_double_buffered", "cute_pipelined", "cute_predicated", "cute_epilogue"),
-    "cute_rasterized",
-)
 
 
 def few(precisions: tuple[str, ...]) -> RunData:

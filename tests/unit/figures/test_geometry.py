@@ -15,7 +15,7 @@ import synthetic
 from geometry import check_png, check_svg, points, ridges
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from test_figures import SIXTEEN
+from test_colours import SIXTEEN
 from test_plot import in_turn, measured_run, stream
 
 from rooflab import figures
@@ -62,16 +62,10 @@ def streamed(host: str, chunk: int, streams: int, gbps: float) -> Measurement:
     placed = {"host": host, "chunk": chunk, "streams": streams}
     problem = build("gemm", "fp32", extents | placed)
     seconds = problem.link_bytes / gbps / 1e9
-    return Measurement(
-        problem=problem.record,
-        kernel="cublas",
-        cache="cold",
+    return synthetic.of(
+        problem,
+        "cublas",
         time_us=seconds * 1e6,
-        flops=problem.flops,
-        bytes=problem.bytes,
-        host_bytes=problem.host_bytes,
-        peer_bytes=problem.peer_bytes,
-        intensity=problem.intensity,
         tflops=problem.flops / seconds / 1e12,
         gbps=gbps,
         roof_us=0.6 * seconds * 1e6,
@@ -144,21 +138,13 @@ WORST: dict[str, Callable[[], list[RunData]]] = {
         )
     ],
 }
-KINDS: dict[str, Callable[[list[RunData], str], Figure]] = {
-    "roofline": lambda runs, style: figures.draw("roofline", runs, style=style),
-    "size": lambda runs, style: figures.draw("size", runs, style=style),
-    "levels": lambda runs, style: figures.draw("levels", runs, style=style),
-    "energy": lambda runs, style: figures.draw("energy", runs, style=style),
-    "speedup": lambda runs, style: figures.draw(
-        "speedup", runs, value=first_kernel(runs), style=style
-    ),
-    "transfers": lambda runs, style: figures.draw("transfers", runs, style=style),
-    "timeline": lambda runs, style: figures.draw("timeline", runs, style=style),
-}
+KINDS = ("roofline", "size", "levels", "energy", "speedup", "transfers", "timeline")
 
 
-def first_kernel(runs: list[RunData]) -> str:
-    return runs[0].ok[0].kernel
+def draw(kind: str, runs: list[RunData], style: str) -> Figure:
+    """A figure; speed-ups are against the first kernel."""
+    value = runs[0].ok[0].kernel if kind == "speedup" else ""
+    return figures.draw(kind, runs, style=style, value=value)
 
 
 @cache
@@ -170,7 +156,7 @@ def check(name: str, kind: str, style: str, folder: Path) -> bool:
     """Whether the runs have such a figure; fails if its geometry is wrong."""
     runs = runs_of(name)
     try:
-        figure = KINDS[kind](runs, style)
+        figure = draw(kind, runs, style)
     except UsageError as error:
         assert "\n" not in str(error)
         return False
@@ -346,10 +332,10 @@ def test_rows_without_figures_are_one_line(status: str, tmp_path: Path) -> None:
     run = swept(("fp32",), ("tiled", "cublas"), TWO)
     rows = [replace(row, status=status) for row in run.measurements]
     run = replace(run, measurements=rows, path=tmp_path)
-    for name, draw in KINDS.items():
+    for name in KINDS:
         if name != "speedup":
             with pytest.raises(UsageError) as caught:
-                draw([run], "default")
+                draw(name, [run], "default")
             assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="no row with status ok"):
         figures.draw("speedup", [run], value="cublas")

@@ -85,16 +85,10 @@ def stream(
         time_us = problem.link_bytes / gbps / 1e3
         roof = H200.roof(precision, problem.flops, problem.traffic)
         assert roof is not None
-        row = Measurement(
-            problem=problem.record,
-            kernel=kernel,
-            cache="cold",
+        row = synthetic.of(
+            problem,
+            kernel,
             time_us=time_us,
-            flops=problem.flops,
-            bytes=problem.bytes,
-            host_bytes=problem.host_bytes,
-            peer_bytes=problem.peer_bytes,
-            intensity=problem.intensity,
             tflops=problem.flops / time_us / 1e6,
             gbps=gbps,
             roof_us=roof.us,
@@ -112,15 +106,13 @@ def memory_run(*rows: list[Measurement]) -> RunData:
 
 def fast_cpu() -> RunData:
     """A CPU whose measured roofs are above the derived ones."""
-    roofs = tuple(
+    roofs = (
         replace(roof, value=0.6 * roof.value, formula="2 cores × 2 FLOP × 2596 MHz")
         if roof.provenance == "derived"
         else roof
         for roof in synthetic.cpu_roofline().ceilings
     )
-    run = synthetic.cpu_run(("fp32", "fp64"))
-    roofline = replace(run.manifest.roofline, ceilings=roofs)
-    return replace(run, manifest=run.manifest.model_copy(update={"roofline": roofline}))
+    return synthetic.under(synthetic.cpu_run(("fp32", "fp64")), roofs)
 
 
 def cases() -> dict[str, list[RunData]]:
@@ -140,8 +132,7 @@ def cases() -> dict[str, list[RunData]]:
         "power capped, one precision": [synthetic.capped_run(("bf16",))],
         "power capped to a third": [synthetic.capped_run(("fp16", "bf16", "tf32"), 660)],
         "power capped, measured roofs too": [
-            replace(run, manifest=run.manifest.model_copy(update={"roofline": MEASURED}))
-            for run in [synthetic.capped_run(("bf16",))]
+            synthetic.under(synthetic.capped_run(("bf16",)), MEASURED.ceilings)
         ],
         "power capped, two runs": [on(H200), synthetic.capped_run(("fp32",))],
         "cpu": [synthetic.cpu_run()],
@@ -383,9 +374,7 @@ def test_the_thick_roof_is_the_one_that_percentages_refer_to(times: float) -> No
     assert used and used.provenance == "measured"
     other = replace(used, provenance="derived", value=times * used.value)
     kept = [one for one in roofline.ceilings if one.limit != other.limit or one == used]
-    roofs = {"roofline": replace(roofline, ceilings=(*kept, other))}
-    manifest = run.manifest.model_copy(update=roofs)
-    (axes,) = figures.draw("roofline", [replace(run, manifest=manifest)]).axes
+    (axes,) = figures.draw("roofline", [synthetic.under(run, (*kept, other))]).axes
     heights = [(line.get_linewidth(), np.asarray(line.get_ydata())) for line in axes.lines]
     flat = {width: y[0] for width, y in heights if len(y) == 2 and y[0] == y[1]}
     assert sorted(flat) == [0.8, 1.4]

@@ -33,19 +33,9 @@ def row(size: int, time: float, half: float | None = 0.01, **other: Any) -> Meas
     problem = build(
         other.pop("workload", "gemm"), other.pop("precision", "fp32"), other.pop("of", parameters)
     )
-    made = Measurement(
-        problem=problem.record,
-        kernel="blas",
-        cache="cold",
-        flops=problem.flops,
-        bytes=problem.bytes,
-        host_bytes=problem.host_bytes,
-        peer_bytes=problem.peer_bytes,
-        time_us=time,
-        time_lo_us=None if half is None else time * (1 - half),
-        time_hi_us=None if half is None else time * (1 + half),
-    )
-    return replace(made, **other)
+    low, high = (None if half is None else time * (1 + sign * half) for sign in (-1, 1))
+    values = {"time_us": time, "time_lo_us": low, "time_hi_us": high}
+    return synthetic.of(problem, **{"kernel": "blas", **values, **other})
 
 
 def cpu(*rows: Measurement, threads: int = 16, name: str = XEON, **config: Any) -> RunData:

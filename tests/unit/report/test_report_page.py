@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pytest
 from measured import COUNTED, CPUS, CUTLASS, HOST_MEMORY, LADDER, MEMORY_BOUND
 from pages import HOSTILE, Page, hostile_run, parse
-from synthetic import cpu_run
+from synthetic import cpu_run, under
 
 from rooflab.errors import UsageError
 from rooflab.figures.kinds import FIGURES, size
@@ -246,10 +246,8 @@ def test_every_flat_roof_has_its_value(folder: Path) -> None:
 
 def test_the_roofs_of_several_runs_are_the_highest() -> None:
     low = cpu_run()
-    ceilings = tuple(replace(one, value=1.5 * one.value) for one in low.manifest.roofline.ceilings)
-    roofline = replace(low.manifest.roofline, ceilings=ceilings)
-    manifest = low.manifest.model_copy(update={"roofline": roofline})
-    high = replace(low, manifest=manifest, path=low.path.with_name("high"))
+    ceilings = (replace(one, value=1.5 * one.value) for one in low.manifest.roofline.ceilings)
+    high = replace(under(low, ceilings), path=low.path.with_name("high"))
 
     def values(*runs: RunData) -> list[str]:
         page = parse(part(to_html(list(runs)), "rooflines"))
@@ -263,23 +261,18 @@ def test_the_roofs_of_several_runs_are_the_highest() -> None:
 def test_roofs_out_of_reach_leave_a_page(value: float) -> None:
     run = cpu_run()
     for kind in ("compute", "bandwidth"):
-        ceilings = tuple(
+        ceilings = (
             replace(one, value=value) if one.kind == kind else one
             for one in run.manifest.roofline.ceilings
         )
-        manifest = run.manifest.model_copy(
-            update={"roofline": replace(run.manifest.roofline, ceilings=ceilings)}
-        )
-        sound(parse(to_html([replace(run, manifest=manifest)])))
+        sound(parse(to_html([under(run, ceilings)])))
 
 
 def test_one_point_without_a_compute_roof_has_a_figure() -> None:
     run = cpu_run()
-    ceilings = tuple(one for one in run.manifest.roofline.ceilings if one.kind == "bandwidth")
-    roofline = replace(run.manifest.roofline, ceilings=ceilings)
-    manifest = run.manifest.model_copy(update={"roofline": roofline})
+    ceilings = (one for one in run.manifest.roofline.ceilings if one.kind == "bandwidth")
     rows = [replace(run.measurements[0], roof_us=None, roof_percent=None, bound="")]
-    page = parse(to_html([replace(run, manifest=manifest, measurements=rows)]))
+    page = parse(to_html([changed(under(run, ceilings), rows)]))
     sound(page)
     assert page.all("a", "pt")
 
