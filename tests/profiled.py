@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from math import prod
 from pathlib import Path
 from typing import Any
+
+import synthetic
 
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import PROGRAM, ProblemRecord
 from rooflab.model.roofline import Roofline
-from rooflab.runs import manifest, store
+from rooflab.runs import store
 
 REAL = Path(__file__).parent / "data" / "program"
 """Some groups of a training step on an H200."""
@@ -32,42 +34,26 @@ def group(
 ) -> Measurement:
     """Launches that reach ``percent`` of their roof in memory, by default."""
     us = total_us / launches
-    blocks = 1
-    for word in grid.split("x"):
-        blocks *= int(word)
+    blocks = prod(map(int, grid.split("x")))
     size = f"{grid} {threads}" + (f" #{part}" if part else "")
     extents = {"blocks": blocks, "threads": threads}
     problem = ProblemRecord(PROGRAM, precision, size, extents, {"grid": grid, "part": part})
-    low, high = us * (1 - spread), us * (1 + spread)
-    row = Measurement(
-        problem=problem,
-        kernel=kernel,
-        samples=40,
-        rounds=5,
-        time_us=us,
-        time_lo_us=low,
-        time_hi_us=high,
-        time_min_us=low,
-        time_p05_us=low,
-        time_p95_us=high,
-        launches=launches,
-        total_us=total_us,
-    )
+    values: dict[str, Any] = {
+        "samples": 40,
+        "rounds": 5,
+        "time_us": us,
+        **dict.fromkeys(("time_lo_us", "time_min_us", "time_p05_us"), us * (1 - spread)),
+        **dict.fromkeys(("time_hi_us", "time_p95_us"), us * (1 + spread)),
+        "launches": launches,
+        "total_us": total_us,
+    }
     if percent is not None:
         roof_us = us * percent / 100
-        row = replace(
-            row,
-            roof_us=roof_us,
-            bound="dram",
-            roof_percent=percent,
-            observed_percent=percent,
-            recoverable_us=total_us - launches * roof_us,
-        )
-    if percent is not None and counted:
-        row = replace(row, counted_flops=0.0, dram_bytes=1e6)
-    elif percent is not None:
-        row = replace(row, bytes=1_000_000)
-    return replace(row, **other)
+        values |= {"roof_us": roof_us, "bound": "dram"}
+        values |= {"roof_percent": percent, "observed_percent": percent}
+        values["recoverable_us"] = total_us - launches * roof_us
+        values |= {"counted_flops": 0.0, "dram_bytes": 1e6} if counted else {"bytes": 1_000_000}
+    return Measurement(problem=problem, kernel=kernel, **(values | other))
 
 
 def other(name: str, total_us: float, launches: float = 1, **more: Any) -> Measurement:
@@ -93,16 +79,7 @@ def program(*rows: Measurement, **about: Any) -> store.RunData:
         replace(row, share_percent=100 * (row.total_us or 0.0) / step_us) if step_us else row
         for row in rows
     ]
-    described = manifest.Manifest(
-        created=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
-        command=["rooflab", "profile", "train.py"],
-        versions={},
-        host={},
-        device=manifest.DeviceRecord(id="cuda:0", kind="cuda", name="NVIDIA H200", facts={}),
-        roofline=Roofline(()),
-        config={},
-        kernels={},
-        workloads={},
-    )
-    described.program = {"name": "train.py", "steps": 5, "step_us": step_us, "notes": []} | about
-    return store.RunData(store.UNSAVED, described, shared)
+    made = synthetic.run("NVIDIA H200", Roofline(()), shared, path=store.UNSAVED)
+    described = {"name": "train.py", "steps": 5, "step_us": step_us, "notes": []} | about
+    made.manifest.program, made.manifest.workloads = described, {}
+    return made
