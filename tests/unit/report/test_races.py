@@ -71,7 +71,9 @@ def marks(text: str) -> str:
     """The claim if the GPU is faster (f), slower (s) or even (e) at the sizes in order."""
     times = {"f": 25.0, "s": 320.0, "e": 100.5}
     new = {size: times[mark] for size, mark in zip(SIZES, text, strict=False)}
-    return duel(dict.fromkeys(new, 100.0), new)
+    claim = duel(dict.fromkeys(new, 100.0), new)
+    assert claim.count("Xeon Platinum 8592+ (16 threads)") == 1
+    return claim.replace("Xeon Platinum 8592+ (16 threads)", "CPU")
 
 
 # --- the crossing ------------------------------------------------------------------------------
@@ -82,69 +84,40 @@ def marks(text: str) -> str:
     [
         (
             "ffff",
-            "H200 beats Xeon Platinum 8592+ (16 threads) at every size measured on both "
-            "(64 to 512); at 512 it is 4.0 times as fast.",
+            "H200 beats CPU at every size measured on both (64 to 512); at 512 it is 4.0 times "
+            "as fast.",
         ),
-        (
-            "ssff",
-            "H200 beats Xeon Platinum 8592+ (16 threads) from 256 on; "
-            "at 512 it is 4.0 times as fast.",
-        ),
+        ("ssff", "H200 beats CPU from 256 on; at 512 it is 4.0 times as fast."),
         (
             "seff",
-            "H200 beats Xeon Platinum 8592+ (16 threads) from 256 on; they are even at 128; "
-            "at 512 it is 4.0 times as fast.",
+            "H200 beats CPU from 256 on; they are even at 128; at 512 it is 4.0 times as fast.",
         ),
-        (
-            "sssf",
-            "H200 beats Xeon Platinum 8592+ (16 threads) only at 512, the largest size; "
-            "at 512 it is 4.0 times as fast.",
-        ),
-        (
-            "fsff",
-            "H200 beats Xeon Platinum 8592+ (16 threads) only at 64, 256 and 512; "
-            "at 512 it is 4.0 times as fast.",
-        ),
+        ("sssf", "H200 beats CPU only at 512, the largest size; at 512 it is 4.0 times as fast."),
+        ("fsff", "H200 beats CPU only at 64, 256 and 512; at 512 it is 4.0 times as fast."),
         (
             "ffes",
-            "H200 beats Xeon Platinum 8592+ (16 threads) only at 64 and 128; "
-            "they are even at 256; at 512 it takes 3.2 times as long.",
+            "H200 beats CPU only at 64 and 128; they are even at 256; at 512 it takes 3.2 times"
+            " as long.",
         ),
-        (
-            "sffe",
-            "H200 beats Xeon Platinum 8592+ (16 threads) only at 128 and 256; "
-            "they are even at 512.",
-        ),
+        ("sffe", "H200 beats CPU only at 128 and 256; they are even at 512."),
         (
             "ssss",
-            "H200 is slower than Xeon Platinum 8592+ (16 threads) at every size measured on both "
-            "(64 to 512); at 512 it takes 3.2 times as long.",
+            "H200 is slower than CPU at every size measured on both (64 to 512); at 512 it "
+            "takes 3.2 times as long.",
         ),
         (
             "eess",
-            "H200 beats Xeon Platinum 8592+ (16 threads) at none of the sizes measured on both "
-            "(64 to 512); they are even at 64 and 128; at 512 it takes 3.2 times as long.",
+            "H200 beats CPU at none of the sizes measured on both (64 to 512); they are even at"
+            " 64 and 128; at 512 it takes 3.2 times as long.",
         ),
-        (
-            "eeee",
-            "H200 and Xeon Platinum 8592+ (16 threads) are even at every size measured on both "
-            "(64 to 512).",
-        ),
-        (
-            "f",
-            "H200 beats Xeon Platinum 8592+ (16 threads) at 64, the only size measured on both; "
-            "it is 4.0 times as fast.",
-        ),
+        ("eeee", "H200 and CPU are even at every size measured on both (64 to 512)."),
+        ("f", "H200 beats CPU at 64, the only size measured on both; it is 4.0 times as fast."),
         (
             "s",
-            "H200 is slower than Xeon Platinum 8592+ (16 threads) at 64, the only size measured "
-            "on both; it takes 3.2 times as long.",
+            "H200 is slower than CPU at 64, the only size measured on both; it takes 3.2 times "
+            "as long.",
         ),
-        (
-            "e",
-            "H200 and Xeon Platinum 8592+ (16 threads) are even at 64, the only size measured "
-            "on both.",
-        ),
+        ("e", "H200 and CPU are even at 64, the only size measured on both."),
     ],
 )
 def test_each_case_has_its_words(text: str, claim: str) -> None:
