@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from rooflab.model.problem import NOWHERE
@@ -82,14 +83,9 @@ def races_text(races: Sequence[Race]) -> str:
     return "".join(f"{sentence(race)}\n" for race in races)
 
 
-def races_markdown(races: Sequence[Race]) -> str:
+def races_markdown(races: Sequence[Race], escape: markdown.Escape = markdown.escape) -> str:
     """A list of sentences."""
-    return markdown.bullets(map(sentence, races))
-
-
-def races_github(races: Sequence[Race]) -> str:
-    """The list for ``$GITHUB_STEP_SUMMARY``."""
-    return markdown.bullets(map(sentence, races), markdown.escape_for_github)
+    return markdown.bullets(map(sentence, races), escape)
 
 
 def races_json(races: Sequence[Race]) -> str:
@@ -123,5 +119,5 @@ def races_json(races: Sequence[Race]) -> str:
 RACE_EXPORTERS: Final[dict[str, Callable[[Sequence[Race]], str]]] = {
     "markdown": races_markdown,
     "json": races_json,
-    "github": races_github,
+    "github": partial(races_markdown, escape=markdown.escape_for_github),
 }

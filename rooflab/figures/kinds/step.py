@@ -11,6 +11,7 @@ from rooflab.figures.page import time_panel
 from rooflab.figures.programs import IDLE, TAKES, TimedGroup
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import theme
+from rooflab.model.grouping import grouped
 from rooflab.model.roofline import COMPUTE
 from rooflab.runs.program import Program, is_program
 
@@ -32,7 +33,9 @@ def make(wanted: Wanted) -> model.Page:
     """Of one run."""
     [found], [run] = programs.chosen(wanted), wanted.runs
     found = programs.once(found)
-    sums = sums_of(found)
+    parts = grouped((pair for one in found for pair in one.parts), lambda pair: pair[0])
+    times = {part: sum(us for _, us in parts.get(part, ())) for part in TAKES}
+    sums = {part: us for part, us in times.items() if us}
     total = sum(sums.values())
     whole = max(total, programs.step_us(run))
     below = 0.1 + 0.71 * (0.61 * LONGEST + 1.6) * theme().small / 72
@@ -49,15 +52,6 @@ def make(wanted: Wanted) -> model.Page:
     ]
     notes = _overlap(programs.step_us(run), total)
     return programs.page([run], "where the time goes", legend, [panel], notes, wide=True)
-
-
-def sums_of(found: Sequence[TimedGroup]) -> dict[str, float]:
-    """Microseconds of each part of a step."""
-    sums = dict.fromkeys(TAKES, 0.0)
-    for group in found:
-        for part, us in group.parts:
-            sums[part] += us
-    return {part: us for part, us in sums.items() if us}
 
 
 def _draw_step(panel: model.Panel, sums: dict[str, float], scale: float, total: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from math import isnan
 from typing import Final
 
@@ -11,7 +12,7 @@ from rooflab.errors import UsageError
 from rooflab.figures import programs
 from rooflab.figures.kinds import FIGURES
 from rooflab.figures.labels import Labels
-from rooflab.figures.model import DataPoint, Key, Marks, Page, Panel
+from rooflab.figures.model import Key, Marks, Page, Panel
 from rooflab.figures.page import run_conditions
 from rooflab.figures.palette import DARK
 from rooflab.figures.selection import Wanted
@@ -204,13 +205,9 @@ def _lines(frame: Frame, known: dict[str, str], *, above: bool) -> Iterator[Mark
         if (one.z > 4) != above or not one.width:
             continue
         look = f"roof {one.provenance}" if one.provenance else f"{known.get(one.colour, 'ci')} s"
-        parts: list[list[DataPoint]] = [[]]
-        for point in one.points:
-            if isnan(point[0]):
-                parts.append([])
-            else:
-                parts[-1].append(frame(point))
-        yield from (line(part, class_=look) for part in parts if part)
+        for gap, points in groupby(one.points, key=lambda point: isnan(point[0])):
+            if not gap:
+                yield line(map(frame, points), class_=look)
 
 
 def _marks(report: Report, frame: Frame, marks: Marks, known: dict[str, str]) -> Iterator[Markup]:
