@@ -44,7 +44,7 @@ SEEN: Final = 8.0
 RUN_LOOKS: Final = 4
 """Points of runs are full, hollow, ringed or pale."""
 
-_CHARACTER, _LINE = 6.4, 11
+CHARACTER, _LINE = 6.4, 11
 """Pixels of a label's character in wide fonts, with the larger type of narrow screens, and line."""
 
 _ANCHORS: Final = {"left": "", "center": "mid ", "right": "end "}
@@ -87,7 +87,8 @@ def draw(report: Report, panel: Panel, before: Before, *, joined: bool) -> Marku
         element("text", across, class_="mid", x=x, y=HEIGHT - 6),
         element("text", up, class_="mid", transform=f"translate(10,{place(y)}) rotate(-90)"),
         *_lines(frame),
-        *_labels(frame),
+        # Points have no labels, since the card shows their rows.
+        *labels(frame, (one for one in panel.labels if one.of is None), CHARACTER, apart=True),
         *_points(report, frame, before, joined),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="group",
@@ -106,7 +107,10 @@ class Frame:
 
     def __call__(self, point: DataPoint) -> DataPoint:
         """The pixel of a data point."""
-        x, y = self.panel.place(*point)
+        return self.pixel(*self.panel.place(*point))
+
+    def pixel(self, x: float, y: float) -> DataPoint:
+        """The pixel of a place in points from the lower left corner."""
         return self.left + x, self.top + 72 * self.panel.cell.height - y
 
     @property
@@ -158,25 +162,23 @@ def _thinned(pixels: Sequence[DataPoint]) -> list[DataPoint]:
     return [*kept, *pixels[-1:]]
 
 
-def _labels(frame: Frame) -> Iterator[Markup]:
-    """Labels of roofs; points have none, since the card shows their rows."""
-    labels = Labels(frame.panel)
-    placed: set[object] = set()
-    for one in frame.panel.labels:
+def labels(
+    frame: Frame, wanted: Iterable[Label], character: float, *, apart: bool = False
+) -> Iterator[Markup]:
+    """Labels with characters of so many pixels, and lines to those far from their bubbles."""
+    every, placed = Labels(frame.panel), set[object]()
+    for one in wanted:
         lines = one.text.split("\n")
-        size = text_size(lines)
-        wanted = one.of is None and (one.key is None or one.key not in placed)
-        if wanted and (spot := labels.place(one, *size, apart=True)):
-            placed.add(one.key)
-            yield from label_lines(frame, one, spot, lines)
+        size = character * max(map(len, lines)), _LINE * float(len(lines))
+        if one.key in placed or not (spot := every.place(one, *size, apart=apart)):
+            continue
+        placed |= {one.key} - {None}
+        if ends := every.leader(one, spot, *size):
+            yield line((frame.pixel(*end) for end in ends), class_="ci s leader")
+        yield from _label_lines(frame, one, spot, lines)
 
 
-def text_size(lines: Sequence[str]) -> DataPoint:
-    """Pixels that a label has at most."""
-    return _CHARACTER * max(map(len, lines)), _LINE * float(len(lines))
-
-
-def label_lines(frame: Frame, one: Label, spot: Spot, lines: Sequence[str]) -> Iterator[Markup]:
+def _label_lines(frame: Frame, one: Label, spot: Spot, lines: Sequence[str]) -> Iterator[Markup]:
     """Each line of a label by itself: its roof may be hidden."""
     x, y = frame((spot.x, spot.y))
     x, y = x + spot.dx, y - spot.dy

@@ -11,21 +11,13 @@ from typing import Final
 from rooflab.errors import UsageError
 from rooflab.figures import programs
 from rooflab.figures.kinds import FIGURES
-from rooflab.figures.labels import Labels
 from rooflab.figures.model import Key, Marks, Page, Panel
 from rooflab.figures.page import run_conditions
 from rooflab.figures.palette import DARK
 from rooflab.figures.selection import Wanted
 from rooflab.figures.style import PAGE, THEMES, styled, theme
 from rooflab.report.html.content import Report
-from rooflab.report.html.figure import (
-    Frame,
-    grid,
-    label_lines,
-    line,
-    place,
-    text_size,
-)
+from rooflab.report.html.figure import Frame, grid, labels, line, place
 from rooflab.report.html.markup import Markup, element, join, scrolled, section, table
 from rooflab.report.program import cells_of, lines
 from rooflab.report.ranks import sentences
@@ -182,7 +174,7 @@ def _panel(report: Report, panel: Panel) -> Iterator[Markup]:
     for marks in sorted(panel.marks, key=lambda one: one.z):
         yield from _marks(report, frame, marks, known)
     yield from _lines(frame, known, above=True)
-    yield from _labels(frame)
+    yield from labels(frame, panel.labels, CHARACTER)
 
 
 def _bars(frame: Frame, known: dict[str, str]) -> Iterator[Markup]:
@@ -239,16 +231,3 @@ def _marks(report: Report, frame: Frame, marks: Marks, known: dict[str, str]) ->
             class_="pt",
             transform=moved,
         )
-
-
-def _labels(frame: Frame) -> Iterator[Markup]:
-    labels, panel = Labels(frame.panel), frame.panel
-    for one in panel.labels:
-        lines = one.text.split("\n")
-        size = CHARACTER * max(map(len, lines)), text_size(lines)[1]
-        if not (spot := labels.place(one, *size)):
-            continue
-        if ends := labels.leader(one, spot, *size):
-            pixels = [(frame.left + x, frame.top + 72 * panel.cell.height - y) for x, y in ends]
-            yield line(pixels, class_="ci s leader")
-        yield from label_lines(frame, one, spot, lines)
