@@ -52,11 +52,6 @@ LINES: Final = 4
 """Groups of a pile of bubbles that its label names."""
 
 
-def told_share(group: TimedGroup) -> str:
-    """Its name, and its part of a step."""
-    return f"{group.name} · {programs.percent(group.share)}"
-
-
 @dataclass(frozen=True, slots=True)
 class Area:
     """Square points of a bubble for each microsecond."""
@@ -183,7 +178,8 @@ def draw_roofs(
     ink = colour or theme().ink
     flats: dict[tuple[float, str], tuple[Segment, list[str]]] = {}
     along: list[model.Label] = []
-    for i, name in enumerate(sorted(names, key=lambda name: -_top(roofline, name))):
+    tops = {name: -top.value for name in names if (top := roofline.compute(name))}
+    for i, name in enumerate(sorted(names, key=lambda name: tops.get(name, 0.0))):
         drawn = outline(roofline, name, panel.x.limits, panel.y.limits, 1e12 * scale)
         title = PRECISIONS[name].title if name in PRECISIONS else name.replace("_", " ").upper()
         for one in drawn.flats:
@@ -214,11 +210,6 @@ def _name(ceiling: Ceiling, text: str) -> str:
     return text if ceiling.provenance in text else f"{text} {ceiling.provenance}"
 
 
-def _top(roofline: Roofline, name: str) -> float:
-    top = roofline.compute(name)
-    return top.value if top else 0.0
-
-
 def _told(roofline: Roofline, ceiling: Ceiling) -> str:
     """The provenance, if there are several."""
     same = [one for one in roofline.ceilings if one.limit == ceiling.limit]
@@ -237,7 +228,11 @@ def draw(panel: model.Panel, placed: Placed, size: Area, most: int) -> None:
     named = {pile[0] for pile in _piles(panel, placed, size)[:most]}
     for i, (group, point) in enumerate(placed):
         panel.marks.append(bubble(group, point, size, i, named=i in named))
-    panel.labels += labels(panel, placed, size, most, told_share)
+
+    def told(group: TimedGroup) -> str:
+        return f"{group.name} · {programs.percent(group.share)}"
+
+    panel.labels += labels(panel, placed, size, most, told)
 
 
 def bubble(

@@ -6,7 +6,7 @@ The roofline is that over the host link: performance against FLOPs per byte that
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rooflab.errors import UsageError
@@ -61,7 +61,8 @@ def make(wanted: Wanted) -> model.Page:
         panels.append(_panel(cell, group, styles))
         panels[-1].title, panels[-1].titled = title, data.several
     notes, below = [NOTE], BELOW
-    if rows := fastest(_with_flops(runs[0]), _problem):
+    streamed = (row for row in runs[0].ok if row.problem.streamed and row.link_bytes)
+    if rows := fastest((row for row in streamed if row.flops and row.tflops), _problem):
         notes, below = [NOTE, LINK_NOTE], 0.56
         top, width = cells[-1].top + cells[-1].height + BELOW, page_width(len(groups)) - LEFT - 0.28
         cell = model.Cell(len(cells), 0, LEFT, top + 0.34, width, LINK_TALL)
@@ -153,10 +154,6 @@ def _panel(
 
 Slope = tuple[str, float, Provenance]
 """A title, bytes per second over the link, and whose line style it has."""
-
-
-def _with_flops(run: RunData) -> Iterator[Measurement]:
-    return (r for r in run.ok if r.problem.streamed and r.flops and r.tflops and r.link_bytes)
 
 
 def _problem(row: Measurement) -> object:
