@@ -15,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import Affine2D
 from test_plot import Box, check_texts, places
 
 from rooflab import figures
@@ -195,17 +196,8 @@ def _moved(shape: Points, matrix: Points) -> Points:
 
 def _matrix(text: str) -> Points:
     """The matrix of a list of translations, rotations and scales."""
-    matrix = np.eye(3)
-    for name, inside in re.findall(r"(\w+)\(([^)]*)\)", text):
+    matrix = Affine2D()
+    for name, inside in reversed(re.findall(r"(\w+)\(([^)]*)\)", text)):
         values = [float(value) for value in re.split(r"[ ,]+", inside.strip())]
-        step = np.eye(3)
-        if name == "translate":
-            step[:2, 2] = (*values, 0.0)[:2]
-        elif name == "scale":
-            step[0, 0], step[1, 1] = values[0], values[-1]
-        else:
-            assert name == "rotate", name
-            c, s = np.cos(np.radians(values[0])), np.sin(np.radians(values[0]))
-            step[:2, :2] = [[c, -s], [s, c]]
-        matrix = matrix @ step
-    return matrix
+        getattr(matrix, "rotate_deg" if name == "rotate" else name)(*values)
+    return matrix.get_matrix()
