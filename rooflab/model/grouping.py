@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 Item = TypeVar("Item")
-Key = TypeVar("Key")
+Common = TypeVar("Common")
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def grouped(items: Iterable[Item], key: Callable[[Item], Common]) -> dict[Common, list[Item]]:
     """The items of each key, in their order."""
-    groups: dict[Key, list[Item]] = {}
+    groups: dict[Common, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
