@@ -118,17 +118,18 @@ def scatter(x: Any) -> None:
 
 
 @njit(parallel=True, cache=True)
-def triad(x: Any, y: Any, z: Any, scale: float) -> None:
-    """x = y + scale * z. 3 × 8 bytes per element of FP64."""
-    for i in prange(x.size):
-        x[i] = y[i] + scale * z[i]
+def triad(a: Any, b: Any, c: Any, alpha: float) -> None:
+    """C = A + alpha·B over flat arrays. 3 × 8 bytes per element of FP64."""
+    scale = c.dtype.type(alpha)
+    for i in prange(c.size):
+        c[i] = a[i] + scale * b[i]
 
 
 @njit(parallel=True, cache=True)
-def copy(x: Any, y: Any) -> None:
-    """x = y. 2 × 8 bytes per element of FP64."""
-    for i in prange(x.size):
-        x[i] = y[i]
+def copy(a: Any, c: Any) -> None:
+    """C = A over flat arrays. 2 × 8 bytes per element of FP64."""
+    for i in prange(c.size):
+        c[i] = a[i]
 
 
 @njit(parallel=True, cache=True, fastmath={"reassoc", "contract"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,13 +20,9 @@ from rooflab.model.precision import FP8_E4M3
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.attention_gradients import AttentionBackward
 from rooflab.workloads.elementwise import Elementwise
-from rooflab.workloads.experts import GroupedGemm
-from rooflab.workloads.linear import CUBE, Linear
-from rooflab.workloads.optimizers import AdamW
+from rooflab.workloads.linear import CUBE
 from rooflab.workloads.quantised import GROUP, ZERO
-from rooflab.workloads.quantization import BLOCK, Quantize
-from rooflab.workloads.routing import Combine, Route, SortExperts
-from rooflab.workloads.spectral import COMPLEX, Filter
+from rooflab.workloads.quantization import BLOCK
 
 FLOATS: Final = ("fp32", "fp64")
 NUMBERS: Final = (*FLOATS, "int32", "int64")
@@ -43,6 +39,29 @@ def without_numba(device: Device | None) -> str:
 cpu = partial(register, device_kind="cpu", precisions=FLOATS)
 numpy_kernel = partial(cpu, "numpy", backend="numpy")
 numba_kernel = partial(cpu, backend="numba", unavailable=without_numba)
+
+
+def steps(
+    workload: str,
+    rest: Callable[..., Iterable[Any]] | None = None,
+    name: str = "numpy",
+    **facts: Any,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function of NumPy, the problem and its operands, which is the launch itself.
+
+    It is also given what ``rest`` makes of the same before any launch, such as an array for steps.
+    """
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        def prepare(device: Device, operands: Operands) -> Launch:
+            given = (device.arrays, operands.problem, *operands.values())
+            return partial(function, *given, *(rest(*given) if rest else ()))
+
+        prepare.__doc__ = function.__doc__ or "NumPy, a pass for each step."
+        cpu(name, backend="numpy", workload=workload, **facts)(prepare)
+        return function
+
+    return add
 
 
 def _numba(module: str, device: Device) -> tuple[Any, int]:
@@ -119,78 +138,47 @@ def blas(device: Device, operands: Operands) -> Launch:
 # Products of a language model --------------------------------------------------------------------
 
 
-@cpu("blas", backend="numpy", workload="grouped_gemm", library=True)
-def blas_grouped(device: Device, operands: Operands) -> Launch:
+@steps("grouped_gemm", name="blas", library=True)
+def _grouped(numpy: Any, problem: Any, x: Any, w: Any, ends: Any, y: Any) -> None:
     """NumPy's BLAS library, expert by expert."""
-    problem, (x, w, _, y) = operands.problem, operands.values()
-    assert isinstance(problem, GroupedGemm)
-    experts = list(zip(pairwise((0, *problem.ends)), w, strict=True))
-
-    def launch() -> None:
-        for (start, end), weights in experts:
-            device.arrays.matmul(x[start:end], weights, out=y[start:end])
-
-    return launch
+    for (start, end), weights in zip(pairwise((0, *problem.ends)), w, strict=True):
+        numpy.matmul(x[start:end], weights, out=y[start:end])
 
 
-@numpy_kernel(workload="w4a16")
-def numpy_w4a16(device: Device, operands: Operands) -> Launch:
+@steps("w4a16")
+def _w4a16(numpy: Any, problem: Any, x: Any, packed: Any, scales: Any, y: Any) -> None:
     """NumPy, a pass for each step, then BLAS."""
-    numpy, (x, packed, scales, y) = device.arrays, operands.values()
-    k = x.shape[1]
-
-    def launch() -> None:
-        bits = numpy.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)[:, :k]
-        weights = (bits - x.dtype.type(ZERO)) * scales.repeat(GROUP, axis=1)[:, :k]
-        numpy.matmul(x, weights.T, out=y)
-
-    return launch
+    k = problem.k
+    bits = numpy.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)[:, :k]
+    weights = (bits - x.dtype.type(ZERO)) * scales.repeat(GROUP, axis=1)[:, :k]
+    numpy.matmul(x, weights.T, out=y)
 
 
-@numpy_kernel(workload="block_gemm")
-def numpy_block_gemm(device: Device, operands: Operands) -> Launch:
+@steps("block_gemm", lambda numpy, problem, *arrays: [numpy.array(E4M3, arrays[-1].dtype)])
+def _block_gemm(
+    numpy: Any, problem: Any, x: Any, w: Any, x_scales: Any, w_scales: Any, y: Any, table: Any
+) -> None:
     """NumPy, a table for FP8 and a pass for each step, then BLAS."""
-    numpy, (x, w, x_scales, w_scales, y) = device.arrays, operands.values()
-    (n, k), table = w.shape, numpy.array(E4M3, y.dtype)
-
-    def launch() -> None:
-        tokens = table[x] * x_scales.T.repeat(GROUP, axis=1)[:, :k]
-        each = w_scales.repeat(GROUP, axis=0)[:n].repeat(GROUP, axis=1)[:, :k]
-        numpy.matmul(tokens, (table[w] * each).T, out=y)
-
-    return launch
+    n, k = w.shape
+    tokens = table[x] * x_scales.T.repeat(GROUP, axis=1)[:, :k]
+    each = w_scales.repeat(GROUP, axis=0)[:n].repeat(GROUP, axis=1)[:, :k]
+    numpy.matmul(tokens, (table[w] * each).T, out=y)
 
 
-@numpy_kernel(workload="linear")
-def numpy_linear(device: Device, operands: Operands) -> Launch:
+@steps(
+    "linear",
+    lambda numpy, problem, x, w, *others: [numpy.empty((problem.m, len(w)), x.dtype)],
+)
+def _linear(numpy: Any, problem: Any, x: Any, w: Any, *others: Any) -> None:
     """NumPy's BLAS library, then a pass for each step."""
-    numpy, problem, (x, w, *_, y) = device.arrays, operands.problem, operands.values()
-    assert isinstance(problem, Linear)
+    *bias, y, rest = others
+    numpy.matmul(x, w.T, out=rest if problem.gated else y)
     if problem.gated:
-        sums = numpy.empty((problem.m, 2 * problem.n), y.dtype)
-        gate, up = sums[:, : problem.n], sums[:, problem.n :]
-    else:
-        sums, rest = y, numpy.empty_like(y)
-
-    def launch() -> None:
-        numpy.matmul(x, w.T, out=sums)
-        if problem.gated:
-            _swiglu(numpy, gate, up, y)
-            return
-        numpy.add(y, operands.bias, out=y)
-        if problem.epilogue == "gelu":
-            _gelu(numpy, y, rest)
-
-    return launch
-
-
-def _swiglu(numpy: Any, gate: Any, up: Any, out: Any) -> None:
-    numpy.negative(gate, out=out)
-    with numpy.errstate(over="ignore"):  # the quotient is zero then
-        numpy.exp(out, out=out)
-    numpy.add(out, 1, out=out)
-    numpy.divide(gate, out, out=out)
-    numpy.multiply(out, up, out=out)
+        _swiglu(numpy, problem, rest[:, : problem.n], rest[:, problem.n :], y)
+        return
+    numpy.add(y, *bias, out=y)
+    if problem.epilogue == "gelu":
+        _gelu(numpy, y, rest)
 
 
 def _gelu(numpy: Any, z: Any, rest: Any) -> None:
@@ -221,21 +209,6 @@ def numpy_copy(device: Device, operands: Operands) -> Launch:
     return partial(device.arrays.copyto, operands.c, operands.a)
 
 
-@numpy_kernel(workload="triad")
-def numpy_triad(device: Device, operands: Operands) -> Launch:
-    """numpy.multiply, then numpy.add."""
-    # Two passes, because NumPy has no fused one: C is written, read and written again.
-    multiply, add = device.arrays.multiply, device.arrays.add
-    a, b, c = operands.a, operands.b, operands.c
-    alpha = c.dtype.type(operands.problem.settings["alpha"])
-
-    def launch() -> None:
-        multiply(b, alpha, out=c)
-        add(a, c, out=c)
-
-    return launch
-
-
 @numpy_kernel(workload="sum", precisions=NUMBERS)
 def numpy_sum(device: Device, operands: Operands) -> Launch:
     """numpy.sum, one thread."""
@@ -249,162 +222,6 @@ def blas_gemv(device: Device, operands: Operands) -> Launch:
     return partial(device.arrays.matmul, operands.a, operands.x, out=operands.y)
 
 
-@numpy_kernel(workload="softmax")
-def numpy_softmax(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, x, y = device.arrays, operands.x, operands.y
-
-    def launch() -> None:
-        numpy.subtract(x, x.max(axis=1, keepdims=True), out=y)
-        numpy.exp(y, out=y)
-        numpy.divide(y, y.sum(axis=1, keepdims=True), out=y)
-
-    return launch
-
-
-@numpy_kernel(workload="rmsnorm")
-def numpy_rmsnorm(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, x, w, y = device.arrays, operands.x, operands.w, operands.y
-    epsilon = y.dtype.type(operands.problem.settings["epsilon"])
-
-    def launch() -> None:
-        numpy.multiply(x, x, out=y)
-        scale = numpy.sqrt(y.mean(axis=1, keepdims=True) + epsilon)
-        numpy.divide(x, scale, out=y)
-        numpy.multiply(y, w, out=y)
-
-    return launch
-
-
-@numpy_kernel(workload="layernorm")
-def numpy_layernorm(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, (x, w, b, y) = device.arrays, operands.values()
-    epsilon = y.dtype.type(operands.problem.settings["epsilon"])
-
-    def launch() -> None:
-        off = x - x.mean(axis=1, keepdims=True)
-        numpy.multiply(off, off, out=y)
-        scale = numpy.sqrt(y.mean(axis=1, keepdims=True) + epsilon)
-        numpy.divide(off, scale, out=y)
-        numpy.multiply(y, w, out=y)
-        numpy.add(y, b, out=y)
-
-    return launch
-
-
-@numpy_kernel(workload="rmsnorm_backward")
-def numpy_rmsnorm_backward(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, (x, dy, w, rstd, dx, dw) = device.arrays, operands.values()
-    scale, normal = rstd[:, None], numpy.empty_like(x)
-
-    def launch() -> None:
-        numpy.multiply(x, scale, out=normal)
-        numpy.sum(dy * normal, axis=0, out=dw)
-        numpy.multiply(dy, w, out=dx)
-        numpy.multiply(normal, (dx * normal).mean(axis=1, keepdims=True), out=normal)
-        numpy.subtract(dx, normal, out=dx)
-        numpy.multiply(dx, scale, out=dx)
-
-    return launch
-
-
-@numpy_kernel(workload="layernorm_backward")
-def numpy_layernorm_backward(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, (x, dy, w, mean, rstd, dx, dw, db) = device.arrays, operands.values()
-    scale, normal = rstd[:, None], numpy.empty_like(x)
-
-    def launch() -> None:
-        numpy.subtract(x, mean[:, None], out=normal)
-        numpy.multiply(normal, scale, out=normal)
-        numpy.sum(dy * normal, axis=0, out=dw)
-        numpy.sum(dy, axis=0, out=db)
-        numpy.multiply(dy, w, out=dx)
-        numpy.multiply(normal, (dx * normal).mean(axis=1, keepdims=True), out=normal)
-        numpy.add(normal, dx.mean(axis=1, keepdims=True), out=normal)
-        numpy.subtract(dx, normal, out=dx)
-        numpy.multiply(dx, scale, out=dx)
-
-    return launch
-
-
-@numpy_kernel(workload="cross_entropy")
-def numpy_cross_entropy(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, (x, targets, y) = device.arrays, operands.values()
-    powers, rows = numpy.empty_like(x), numpy.arange(len(x))
-
-    def launch() -> None:
-        numpy.subtract(x, x.max(axis=1, keepdims=True), out=powers)
-        chosen = powers[rows, targets]
-        numpy.exp(powers, out=powers)
-        numpy.subtract(numpy.log(powers.sum(axis=1)), chosen, out=y)
-
-    return launch
-
-
-@numpy_kernel(workload="cross_entropy_backward")
-def numpy_cross_entropy_backward(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, (x, targets, dx) = device.arrays, operands.values()
-    scale, places = operands.problem.settings["scale"], numpy.arange(len(x))
-
-    def launch() -> None:
-        numpy.subtract(x, x.max(axis=1, keepdims=True), out=dx)
-        numpy.exp(dx, out=dx)
-        numpy.divide(dx, dx.sum(axis=1, keepdims=True), out=dx)
-        dx[places, targets] -= 1
-        numpy.multiply(dx, scale, out=dx)
-
-    return launch
-
-
-@numpy_kernel(workload="adamw")
-def numpy_adamw(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, problem, (p, g, m, v) = device.arrays, operands.problem, operands.values()
-    assert isinstance(problem, AdamW)
-    root = numpy.empty_like(v)
-
-    def launch() -> None:
-        numpy.multiply(m, problem.beta1, out=m)
-        numpy.add(m, problem.rest1 * g, out=m)
-        numpy.multiply(v, problem.beta2, out=v)
-        numpy.add(v, problem.rest2 * (g * g), out=v)
-        numpy.sqrt(v, out=root)
-        numpy.multiply(root, problem.correction, out=root)
-        numpy.add(root, problem.epsilon, out=root)
-        numpy.multiply(p, problem.kept, out=p)
-        numpy.subtract(p, problem.rate * m / root, out=p)
-
-    return launch
-
-
-@numpy_kernel(workload="swiglu")
-def numpy_swiglu(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    return partial(_swiglu, device.arrays, *operands.values())
-
-
-@numpy_kernel(workload="rope")
-def numpy_rope(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, (x, cos, sin, y) = device.arrays, operands.values()
-    half = x.shape[-1] // 2
-    a, b, first, second = x[..., :half], x[..., half:], y[..., :half], y[..., half:]
-
-    def launch() -> None:
-        numpy.multiply(a, cos, out=first)
-        numpy.subtract(first, b * sin, out=first)
-        numpy.multiply(b, cos, out=second)
-        numpy.add(second, a * sin, out=second)
-
-    return launch
-
-
 @numpy_kernel(workload="embedding")
 def numpy_embedding(device: Device, operands: Operands) -> Launch:
     """numpy.take, one thread."""
@@ -413,89 +230,182 @@ def numpy_embedding(device: Device, operands: Operands) -> Launch:
     return partial(device.arrays.take, table, ids, axis=0, out=y, mode="clip")
 
 
-@numpy_kernel(workload="quantize")
-def numpy_quantize(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, problem, (x, scales, q) = device.arrays, operands.problem, operands.values()
-    assert isinstance(problem, Quantize)
-    whole = numpy.zeros((problem.rows, problem.blocks * BLOCK), dtype=x.dtype)
-    parts = whole.reshape(problem.rows, problem.blocks, BLOCK)
-
-    def launch() -> None:
-        whole[:, : problem.columns] = x
-        found = numpy.maximum(abs(parts).max(axis=2), problem.least) / E4M3_MAX
-        quotients = (parts / found[:, :, None]).reshape(whole.shape)
-        scales[...] = found
-        q[...] = encode(numpy, quotients[:, : problem.columns], FP8_E4M3)
-
-    return launch
+@steps("triad")
+def _triad(numpy: Any, problem: Any, a: Any, b: Any, c: Any) -> None:
+    """numpy.multiply, then numpy.add."""
+    # Two passes, because NumPy has no fused one: C is written, read and written again.
+    numpy.multiply(b, problem.alpha, out=c)
+    numpy.add(a, c, out=c)
 
 
-@numpy_kernel(workload="route")
-def numpy_route(device: Device, operands: Operands) -> Launch:
+@steps("softmax")
+def _softmax(numpy: Any, problem: Any, x: Any, y: Any) -> None:
+    numpy.subtract(x, x.max(axis=1, keepdims=True), out=y)
+    numpy.exp(y, out=y)
+    numpy.divide(y, y.sum(axis=1, keepdims=True), out=y)
+
+
+@steps("rmsnorm")
+def _rmsnorm(numpy: Any, problem: Any, x: Any, w: Any, y: Any) -> None:
+    numpy.multiply(x, x, out=y)
+    scale = numpy.sqrt(y.mean(axis=1, keepdims=True) + problem.epsilon)
+    numpy.divide(x, scale, out=y)
+    numpy.multiply(y, w, out=y)
+
+
+@steps("layernorm")
+def _layernorm(numpy: Any, problem: Any, x: Any, w: Any, b: Any, y: Any) -> None:
+    off = x - x.mean(axis=1, keepdims=True)
+    _rmsnorm(numpy, problem, off, w, y)
+    numpy.add(y, b, out=y)
+
+
+def like_the_first(numpy: Any, problem: Any, first: Any, *others: Any) -> list[Any]:
+    """An array like the first operand, for steps."""
+    return [numpy.empty_like(first)]
+
+
+@steps("rmsnorm_backward", like_the_first)
+def _rmsnorm_backward(
+    numpy: Any, problem: Any, x: Any, dy: Any, w: Any, rstd: Any, dx: Any, dw: Any, normal: Any
+) -> None:
+    scale = rstd[:, None]
+    numpy.multiply(x, scale, out=normal)
+    numpy.sum(dy * normal, axis=0, out=dw)
+    numpy.multiply(dy, w, out=dx)
+    numpy.multiply(normal, (dx * normal).mean(axis=1, keepdims=True), out=normal)
+    numpy.subtract(dx, normal, out=dx)
+    numpy.multiply(dx, scale, out=dx)
+
+
+@steps("layernorm_backward", like_the_first)
+def _layernorm_backward(
+    numpy: Any, problem: Any, x: Any, dy: Any, w: Any, mean: Any, rstd: Any, *others: Any
+) -> None:
+    (dx, dw, db, normal), scale = others, rstd[:, None]
+    numpy.subtract(x, mean[:, None], out=normal)
+    numpy.multiply(normal, scale, out=normal)
+    numpy.sum(dy * normal, axis=0, out=dw)
+    numpy.sum(dy, axis=0, out=db)
+    numpy.multiply(dy, w, out=dx)
+    numpy.multiply(normal, (dx * normal).mean(axis=1, keepdims=True), out=normal)
+    numpy.add(normal, dx.mean(axis=1, keepdims=True), out=normal)
+    numpy.subtract(dx, normal, out=dx)
+    numpy.multiply(dx, scale, out=dx)
+
+
+@steps(
+    "cross_entropy",
+    lambda numpy, problem, x, *others: [numpy.empty_like(x), numpy.arange(len(x))],
+)
+def _cross_entropy(
+    numpy: Any, problem: Any, x: Any, targets: Any, y: Any, powers: Any, rows: Any
+) -> None:
+    numpy.subtract(x, x.max(axis=1, keepdims=True), out=powers)
+    chosen = powers[rows, targets]
+    numpy.exp(powers, out=powers)
+    numpy.subtract(numpy.log(powers.sum(axis=1)), chosen, out=y)
+
+
+@steps("cross_entropy_backward", lambda numpy, problem, x, *others: [numpy.arange(len(x))])
+def _cross_entropy_backward(
+    numpy: Any, problem: Any, x: Any, targets: Any, dx: Any, rows: Any
+) -> None:
+    _softmax(numpy, problem, x, dx)
+    dx[rows, targets] -= 1
+    numpy.multiply(dx, problem.scale, out=dx)
+
+
+@steps("adamw", lambda numpy, problem, *arrays: [numpy.empty_like(arrays[-1])])
+def _adamw(numpy: Any, problem: Any, p: Any, g: Any, m: Any, v: Any, root: Any) -> None:
+    numpy.multiply(m, problem.beta1, out=m)
+    numpy.add(m, problem.rest1 * g, out=m)
+    numpy.multiply(v, problem.beta2, out=v)
+    numpy.add(v, problem.rest2 * (g * g), out=v)
+    numpy.sqrt(v, out=root)
+    numpy.multiply(root, problem.correction, out=root)
+    numpy.add(root, problem.epsilon, out=root)
+    numpy.multiply(p, problem.kept, out=p)
+    numpy.subtract(p, problem.rate * m / root, out=p)
+
+
+@steps("swiglu")
+def _swiglu(numpy: Any, problem: Any, gate: Any, up: Any, out: Any) -> None:
+    numpy.negative(gate, out=out)
+    with numpy.errstate(over="ignore"):  # the quotient is zero then
+        numpy.exp(out, out=out)
+    numpy.add(out, 1, out=out)
+    numpy.divide(gate, out, out=out)
+    numpy.multiply(out, up, out=out)
+
+
+@steps("rope")
+def _rope(numpy: Any, problem: Any, x: Any, cos: Any, sin: Any, y: Any) -> None:
+    half = problem.half
+    a, b, first, second = x[..., :half], x[..., half:], y[..., :half], y[..., half:]
+    numpy.multiply(a, cos, out=first)
+    numpy.subtract(first, b * sin, out=first)
+    numpy.multiply(b, cos, out=second)
+    numpy.add(second, a * sin, out=second)
+
+
+@steps(
+    "quantize",
+    lambda numpy, problem, x, *_: [numpy.zeros((problem.rows, problem.blocks * BLOCK), x.dtype)],
+)
+def _quantize(numpy: Any, problem: Any, x: Any, scales: Any, q: Any, whole: Any) -> None:
+    whole[:, : problem.columns] = x
+    parts = whole.reshape(*scales.shape, BLOCK)
+    found = numpy.maximum(abs(parts).max(axis=2), problem.least) / E4M3_MAX
+    quotients = (parts / found[:, :, None]).reshape(whole.shape)
+    scales[...] = found
+    q[...] = encode(numpy, quotients[:, : problem.columns], FP8_E4M3)
+
+
+@steps("route")
+def _route(numpy: Any, problem: Any, logits: Any, weights: Any, ids: Any) -> None:
     """NumPy, by a sort of each row."""
-    numpy, problem, (logits, weights, ids) = device.arrays, operands.problem, operands.values()
-    assert isinstance(problem, Route)
-
-    def launch() -> None:
-        ids[...] = numpy.argsort(-logits, axis=1)[:, : problem.chosen]
-        largest = numpy.take_along_axis(logits, ids, axis=1)
-        numpy.exp(largest - largest[:, :1], out=weights)
-        whole = weights if problem.normalised == "on" else numpy.exp(logits - largest[:, :1])
-        numpy.divide(weights, whole.sum(axis=1, keepdims=True), out=weights)
-
-    return launch
+    ids[...] = numpy.argsort(-logits, axis=1)[:, : problem.chosen]
+    largest = numpy.take_along_axis(logits, ids, axis=1)
+    numpy.exp(largest - largest[:, :1], out=weights)
+    whole = weights if problem.normalised == "on" else numpy.exp(logits - largest[:, :1])
+    numpy.divide(weights, whole.sum(axis=1, keepdims=True), out=weights)
 
 
-@numpy_kernel(workload="sort_experts")
-def numpy_sort_experts(device: Device, operands: Operands) -> Launch:
+@steps(
+    "sort_experts", lambda numpy, problem, *_: map(numpy.arange, (problem.rows, problem.experts))
+)
+def _sort_experts(numpy: Any, problem: Any, *arrays: Any) -> None:
     """numpy.argsort, stable."""
-    numpy, problem = device.arrays, operands.problem
-    assert isinstance(problem, SortExperts)
-    ids, weights, sources, shares, places, ends = (one.reshape(-1) for one in operands.values())
-    slots, experts = numpy.arange(problem.rows), numpy.arange(problem.experts)
-
-    def launch() -> None:
-        order = numpy.argsort(ids, kind="stable")
-        numpy.floor_divide(order, problem.chosen, out=sources)
-        shares[...] = weights[order]
-        places[order] = slots
-        ends[...] = numpy.searchsorted(ids[order], experts, side="right")
-
-    return launch
+    ids, weights, sources, shares, places, ends, slots, experts = (a.reshape(-1) for a in arrays)
+    order = numpy.argsort(ids, kind="stable")
+    numpy.floor_divide(order, problem.chosen, out=sources)
+    shares[...] = weights[order]
+    places[order] = slots
+    ends[...] = numpy.searchsorted(ids[order], experts, side="right")
 
 
-@numpy_kernel(workload="combine")
-def numpy_combine(device: Device, operands: Operands) -> Launch:
+@steps("combine")
+def _combine(numpy: Any, problem: Any, rows: Any, shares: Any, places: Any, y: Any) -> None:
     """NumPy, a product of each token's weights and rows."""
-    numpy, problem, (rows, shares, places, y) = device.arrays, operands.problem, operands.values()
-    assert isinstance(problem, Combine)
-    shape = (problem.tokens, problem.chosen)
-
-    def launch() -> None:
-        some = places.reshape(shape)
-        numpy.matmul(shares[some][:, None, :], rows[some], out=y[:, None, :])
-
-    return launch
+    some = places.reshape(problem.tokens, problem.chosen)
+    numpy.matmul(shares[some][:, None, :], rows[some], out=y[:, None, :])
 
 
-@numpy_kernel(workload="blur")
-def numpy_blur(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
+@steps(
+    "blur",
+    lambda numpy, problem, x, y: [
+        numpy.empty((problem.batch, problem.rows + 2, problem.columns + 2), x.dtype)
+    ],
+)
+def _blur(numpy: Any, problem: Any, x: Any, y: Any, padded: Any) -> None:
     # (1 2 1) down the columns, then along the rows, of images with a border of one pixel.
-    numpy, x, y = device.arrays, operands.x, operands.y
-    batch, rows, columns = x.shape
-    padded = numpy.empty((batch, rows + 2, columns + 2), dtype=x.dtype)
-
-    def launch() -> None:
-        padded[:, 1:-1, 1:-1] = x
-        padded[:, 0], padded[:, -1] = padded[:, 1], padded[:, -2]
-        padded[:, :, 0], padded[:, :, -1] = padded[:, :, 1], padded[:, :, -2]
-        down = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
-        numpy.add(down[:, :, :-2] + 2 * down[:, :, 1:-1], down[:, :, 2:], out=y)
-        numpy.divide(y, 16, out=y)
-
-    return launch
+    padded[:, 1:-1, 1:-1] = x
+    padded[:, 0], padded[:, -1] = padded[:, 1], padded[:, -2]
+    padded[:, :, 0], padded[:, :, -1] = padded[:, :, 1], padded[:, :, -2]
+    down = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
+    numpy.add(down[:, :, :-2] + 2 * down[:, :, 1:-1], down[:, :, 2:], out=y)
+    numpy.divide(y, 16, out=y)
 
 
 # One parallel loop in Numba ----------------------------------------------------------------------
@@ -504,7 +414,7 @@ def numpy_blur(device: Device, operands: Operands) -> Launch:
 def numba_loop(device: Device, operands: Operands) -> Launch:
     """The function called as the workload, after a first run, which compiles it."""
     problem = operands.problem
-    function = getattr(_numba("memory", device)[0], problem.workload)
+    function = getattr(_numba("loops", device)[0], problem.workload)
     flat = isinstance(problem, Elementwise)
     arrays = [array.reshape(-1) if flat else array for array in operands.values()]
     launch = partial(function, *arrays, *map(float, problem.settings.values()))
@@ -527,7 +437,7 @@ for _workload, _title, _precisions in (
 @numba_kernel("numba", workload="sum", precisions=NUMBERS)
 def numba_sum(device: Device, operands: Operands) -> Launch:
     """Partial sums on all threads (Numba)."""
-    loops, threads = _numba("memory", device)
+    loops, threads = _numba("loops", device)
     x, y, total = operands.x, operands.y, device.arrays.sum
     parts = device.arrays.empty(PARTS * threads, dtype=y.dtype)
 
@@ -545,25 +455,22 @@ SCORES: Final = 2**19
 """Scores that are computed at once: they stay in the caches of a core."""
 
 
-@numpy_kernel(workload="attention", precisions=(*FLOATS, "fp8"))
-def numpy_attention(device: Device, operands: Operands) -> Launch:
+@steps(
+    "attention",
+    lambda numpy, problem, *_: [numpy.array(E4M3, numpy.float32)],
+    precisions=(*FLOATS, "fp8"),
+)
+def _attention(numpy: Any, problem: Attention, q: Any, k: Any, v: Any, o: Any, table: Any) -> None:
     """NumPy's BLAS library, and passes over some scores at a time; a table for FP8."""
-    numpy, problem, (q, k, v, o) = device.arrays, operands.problem, operands.values()
-    assert isinstance(problem, Attention)
+    widen = table.take if problem.precision.input is FP8_E4M3 else numpy.asarray
     some = max(1, SCORES // (problem.group * problem.keys))
-    types, table = problem.precision, numpy.array(E4M3, numpy.float32)
-    widen = table.take if types.input is FP8_E4M3 else numpy.asarray
-
-    def launch() -> None:
-        for z, head in product(range(problem.batch), range(problem.kv_heads)):
-            heads = slice(head * problem.group, (head + 1) * problem.group)
-            seen = widen(k[z, head]), widen(v[z, head])
-            for start in range(0, problem.queries, some):
-                rows = (z, heads, slice(start, start + some))
-                found = _attended(numpy, problem, widen(q[rows]), *seen, start)
-                o[rows] = encode(numpy, found, types.output)
-
-    return launch
+    for z, head in product(range(problem.batch), range(problem.kv_heads)):
+        heads = slice(head * problem.group, (head + 1) * problem.group)
+        seen = widen(k[z, head]), widen(v[z, head])
+        for start in range(0, problem.queries, some):
+            rows = (z, heads, slice(start, start + some))
+            found = _attended(numpy, problem, widen(q[rows]), *seen, start)
+            o[rows] = encode(numpy, found, problem.precision.output)
 
 
 def _attended(numpy: Any, problem: Attention, q: Any, k: Any, v: Any, start: int) -> Any:
@@ -581,28 +488,21 @@ def _attended(numpy: Any, problem: Attention, q: Any, k: Any, v: Any, start: int
     return found.reshape(q.shape)
 
 
-@numpy_kernel(workload="attention_backward")
-def numpy_attention_backward(device: Device, operands: Operands) -> Launch:
+@steps("attention_backward")
+def _attention_backward(numpy: Any, problem: AttentionBackward, *arrays: Any) -> None:
     """NumPy's BLAS library, and passes over some scores at a time."""
-    problem = operands.problem
-    assert isinstance(problem, AttentionBackward)
-    *given, dq, dk, dv = operands.values()
+    q, k, v, o, dout, lse, dq, dk, dv = arrays
     some = max(1, SCORES // (problem.group * problem.keys))
-
-    def launch() -> None:
-        for z, head in product(range(problem.batch), range(problem.kv_heads)):
-            heads = slice(head * problem.group, (head + 1) * problem.group)
-            dk[z, head] = dv[z, head] = 0
-            q, k, v, *others = given
-            for start in range(0, problem.queries, some):
-                rows = (z, heads, slice(start, start + some))
-                known = k[z, head], v[z, head], start, *(one[rows] for one in (q, *others))
-                of_q, of_k, of_v = _gradients(device.arrays, problem, *known)
-                dq[rows] = of_q.reshape(dq[rows].shape)
-                dk[z, head, : len(of_k)] += of_k
-                dv[z, head, : len(of_v)] += of_v
-
-    return launch
+    for z, head in product(range(problem.batch), range(problem.kv_heads)):
+        heads = slice(head * problem.group, (head + 1) * problem.group)
+        dk[z, head] = dv[z, head] = 0
+        for start in range(0, problem.queries, some):
+            rows = (z, heads, slice(start, start + some))
+            known = k[z, head], v[z, head], start, *(one[rows] for one in (q, o, dout, lse))
+            of_q, of_k, of_v = _gradients(numpy, problem, *known)
+            dq[rows] = of_q.reshape(dq[rows].shape)
+            dk[z, head, : len(of_k)] += of_k
+            dv[z, head, : len(of_v)] += of_v
 
 
 def _gradients(
@@ -632,7 +532,7 @@ def numba_attention(device: Device, operands: Operands) -> Launch:
     problem = operands.problem
     assert isinstance(problem, Attention)
     scale = operands.q.dtype.type(problem.head_size**-0.5)
-    attention = _numba("attention", device)[0].attention
+    attention = _numba("loops", device)[0].attention
     launch = partial(attention, *operands.values(), scale, problem.masked)
     element = [array[:1, :1, :1] for array in operands.values()]
     attention(*element, scale, problem.masked)
@@ -642,42 +542,28 @@ def numba_attention(device: Device, operands: Operands) -> Launch:
 # Two-dimensional FFTs by NumPy (pocketfft) -------------------------------------------------------
 
 
-def _complex(operands: Operands, name: str) -> Any:
+def _complex(pairs: Any) -> Any:
     """A view of pairs (real, imaginary) as complex numbers, of (batch, n, n)."""
-    return operands[name].view(COMPLEX[operands.problem.precision.name])[..., 0]
+    return pairs.view(f"c{2 * pairs.itemsize}")[..., 0]
 
 
 @numpy_kernel(workload="fft")
 def numpy_fft(device: Device, operands: Operands) -> Launch:
     """numpy.fft.fft2, one thread."""
-    x, y = _complex(operands, "x"), _complex(operands, "y")
-    return partial(device.arrays.fft.fft2, x, out=y)
+    return partial(device.arrays.fft.fft2, _complex(operands.x), out=_complex(operands.y))
 
 
-@numpy_kernel(workload="spectrum")
-def numpy_spectrum(device: Device, operands: Operands) -> Launch:
+@steps("spectrum", like_the_first)
+def _spectrum(numpy: Any, problem: Any, *arrays: Any) -> None:
     """numpy.matmul, then numpy.fft.fft2."""
-    matmul, fft2 = device.arrays.matmul, device.arrays.fft.fft2
-    a, b, y = (_complex(operands, name) for name in ("a", "b", "y"))
-    product = device.arrays.empty_like(y)
-
-    def launch() -> None:
-        matmul(a, b, out=product)
-        fft2(product, out=y)
-
-    return launch
+    a, b, y, product = map(_complex, arrays)
+    numpy.matmul(a, b, out=product)
+    numpy.fft.fft2(product, out=y)
 
 
-@numpy_kernel(workload="filter")
-def numpy_filter(device: Device, operands: Operands) -> Launch:
-    """NumPy, a pass for each step."""
-    numpy, x, y, problem = device.arrays, operands.x, operands.y, operands.problem
-    assert isinstance(problem, Filter)
-    mask, threshold = problem.mask(numpy), x.dtype.type(problem.threshold)
-
-    def launch() -> None:
-        spectrum = numpy.fft.fft2(numpy.where(x < threshold, x.dtype.type(0), x))
-        numpy.multiply(spectrum, mask, out=spectrum)
-        y[...] = numpy.fft.ifft2(spectrum).real  # scaled
-
-    return launch
+@steps("filter", lambda numpy, problem, *_: [problem.mask(numpy)])
+def _filter(numpy: Any, problem: Any, x: Any, y: Any, mask: Any) -> None:
+    threshold = x.dtype.type(problem.threshold)
+    spectrum = numpy.fft.fft2(numpy.where(x < threshold, x.dtype.type(0), x))
+    numpy.multiply(spectrum, mask, out=spectrum)
+    y[...] = numpy.fft.ifft2(spectrum).real  # scaled

@@ -1,4 +1,4 @@
-"""The CPU's kernels for memory-bound workloads, in Numba. Importing this module imports Numba.
+"""The CPU's kernels of one parallel loop, in Numba. Importing this module imports Numba.
 
 Each loop runs in parallel over contiguous parts, so that every thread streams separate memory, and
 LLVM vectorises its inner loop.
@@ -6,11 +6,14 @@ LLVM vectorises its inner loop.
 
 from __future__ import annotations
 
-from math import exp, sqrt
+from math import exp, inf, sqrt
 from typing import Any
 
 import numpy as np
 from numba import njit, prange
+
+from rooflab.devices.cpu._numba_peaks import copy as copy
+from rooflab.devices.cpu._numba_peaks import triad as triad
 
 VECTORS = {"reassoc", "contract"}
 """Sums may be reordered, and a*b + c may become one FMA; NaN and infinity are kept."""
@@ -21,21 +24,6 @@ def add(a: Any, b: Any, c: Any) -> None:
     """C = A + B over flat arrays."""
     for i in prange(c.size):
         c[i] = a[i] + b[i]
-
-
-@njit(parallel=True, cache=True)
-def copy(a: Any, c: Any) -> None:
-    """C = A over flat arrays."""
-    for i in prange(c.size):
-        c[i] = a[i]
-
-
-@njit(parallel=True, cache=True)
-def triad(a: Any, b: Any, c: Any, alpha: float) -> None:
-    """C = A + alpha·B over flat arrays."""
-    scale = c.dtype.type(alpha)
-    for i in prange(c.size):
-        c[i] = a[i] + scale * b[i]
 
 
 @njit(parallel=True, cache=True, fastmath=VECTORS)
@@ -116,3 +104,36 @@ def blur(x: Any, y: Any) -> None:
             middle = _column(above, here, below, j)
             right = _column(above, here, below, min(j + 1, last))
             out[j] = (left + middle + middle + right) * sixteenth
+
+
+@njit(parallel=True, cache=True, fastmath=VECTORS)
+def attention(q: Any, k: Any, v: Any, o: Any, scale: Any, masked: bool) -> None:
+    """A query at a time: its scores, their maximum and exponentials, the weighted sum of values.
+
+    ``scale`` is 1 / √head_size in the type of the operands.
+    """
+    batch, heads, queries, size = q.shape
+    group, keys = heads // k.shape[1], k.shape[2]
+    for row in prange(batch * heads * queries):
+        z, head, i = row // (heads * queries), row // queries % heads, row % queries
+        asked, out = q[z, head, i], o[z, head, i]
+        of_keys, values = k[z, head // group], v[z, head // group]
+        seen = keys - queries + i + 1 if masked else keys
+        scores = np.empty(seen, q.dtype)
+        largest = q.dtype.type(-inf)
+        for j in range(seen):
+            total = q.dtype.type(0)
+            for c in range(size):
+                total += asked[c] * of_keys[j, c]
+            scores[j] = total * scale
+            largest = max(largest, scores[j])
+        weights = np.float64(0)
+        out[:] = 0
+        for j in range(seen):
+            weight = q.dtype.type(exp(scores[j] - largest))
+            weights += weight
+            for c in range(size):
+                out[c] += weight * values[j, c]
+        inverse = q.dtype.type(1 / weights)
+        for c in range(size):
+            out[c] *= inverse
