@@ -8,6 +8,7 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 
 from rooflab.errors import UsageError
 
@@ -84,26 +85,17 @@ def write_atomic(path: Path, content: bytes) -> None:
 
     A link at ``path`` is replaced, not followed. Raises ``OSError``, and then leaves no files.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name[:40]}.{token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
-
-
-def _umask() -> int:
-    """The process's file mode mask, which can be read only by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def unwritable(path: str | Path, error: OSError | ValueError) -> UsageError:
