@@ -603,15 +603,12 @@ class Problem(ABC):
     @property
     def extents(self) -> dict[str, int]:
         """Extents by name, in the order of ``--shape``."""
-        return {p.name: getattr(self, p.name) for p in self._of("extent")}
+        return {p.name: getattr(self, p.name) for p in self.declared("extent")}
 
     @property
     def settings(self) -> dict[str, Value]:
         """The other parameters by name."""
-        return {p.name: getattr(self, p.name) for p in self._of("setting")}
-
-    def _of(self, kind: str) -> list[Parameter]:
-        return [p for p in self.parameters().values() if p.kind == kind]
+        return {p.name: getattr(self, p.name) for p in self.declared("setting")}
 
     @property
     def size(self) -> str:
