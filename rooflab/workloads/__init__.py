@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from inspect import isabstract, isclass
+from inspect import isclass
 from pkgutil import iter_modules
 from typing import Any, Final, TypeVar, dataclass_transform
 
@@ -38,7 +38,7 @@ def builtin() -> Iterator[type[Problem]]:
     """The workloads in the files of this package."""
     for file in iter_modules(__path__):
         for found in vars(import_module(f"{__name__}.{file.name}")).values():
-            if isclass(found) and issubclass(found, Problem) and not isabstract(found):
+            if isclass(found) and issubclass(found, Problem) and hasattr(found, "workload"):
                 yield found
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, prod, sqrt
 from typing import Any, ClassVar, Final
 
 from rooflab.errors import UsageError
@@ -24,9 +24,9 @@ from rooflab.model.problem import (
     scattered,
     setting,
 )
+from rooflab.workloads.parts import ALL, FAR
 
 SWITCH: Final = ("off", "on")
-ALL: Final = slice(None)
 ONE: Final = slice(0, 1)
 
 WHOLE_FLOPS: Final = 4e9
@@ -47,8 +47,7 @@ FEW: Final = 64
 MARK: Final = 16.0
 """A number of a key that every format holds exactly."""
 
-FAR: Final = {4: 110.0, 8: 1000.0}
-"""Scores whose exponentials overflow, and vanish with a minus, by bytes of the sums."""
+FIRST: Final = "first queries"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +71,8 @@ class Attention(Problem):
         *("q", "k", "v", "o"),
     )
     index_type: ClassVar = "int32"
+    large: ClassVar = "large values"
+    """A title of hard inputs."""
 
     queries: int = extent("tokens that look")
     keys: int = extent("tokens that they look at")
@@ -203,32 +204,35 @@ class Attention(Problem):
         """The first query that sees more than 1 / FEW of the keys."""
         return max(0, self.keys // FEW - (self.keys - self.queries)) if self.masked else 0
 
-    def _run(self, draw: random.Random, start: int | None = None) -> slice:
-        """Up to RUN neighbouring queries, by default anywhere."""
-        if start is None:
-            start = draw.randint(0, max(0, self.queries - RUN))
-        return slice(start, min(start + RUN, self.queries))
-
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """All queries of small problems, else some of each head, the first and last among them.
+        """Not queries that see few keys: their results are larger, and so are errors; ``hard`` has
+        them."""
+        return self._runs(draw, self.queries, self._first, self._piece)
 
-        Not those that see few keys: their results are larger, and so are errors. ``hard`` has them.
+    def _runs(
+        self,
+        draw: random.Random,
+        count: int,
+        first: int,
+        piece: Callable[[slice, slice, slice], Piece],
+    ) -> Iterator[Piece]:
+        """All queries, or keys, from ``first`` on of small problems, else some of each head.
+
+        The first and the last are among them.
         """
-        first, extents = self._first, (self.batch, self.kv_heads)
+        extents, last = (self.batch, self.kv_heads), max(0, count - RUN)
         most = max(1, PIECE_ELEMENTS // (self.group * self.head_size))
         if self.flops <= WHOLE_FLOPS:
-            shape = (*extents, self.queries - first)
+            shape = (*extents, count - first)
             for box in boxes(shape, most):
                 z, heads, some = whole(box, shape)
-                yield self._piece(z, heads, slice(first + some.start, first + some.stop))
+                yield piece(z, heads, slice(first + some.start, first + some.stop))
             return
-        most = min(most // RUN, self.batch * self.kv_heads // PARTS)
-        for box in boxes(extents, max(1, most)):
-            starts = {max(first, self.queries - RUN), first}
-            starts |= {max(first, self._run(draw).start) for _ in range(RUNS - 2)}
+        for box in boxes(extents, max(1, min(most // RUN, prod(extents) // PARTS))):
+            starts = {last, first, *(draw.randint(0, last) for _ in range(RUNS - 2))}
             z, heads = whole(box, extents)
-            for start in sorted(starts):
-                yield self._piece(z, heads, self._run(draw, start))
+            for start in sorted({max(first, start) for start in starts}):
+                yield piece(z, heads, slice(start, min(start + RUN, count)))
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Scores that overflow or vanish without their maximum, and one key that decides.
@@ -236,14 +240,19 @@ class Attention(Problem):
         Each is for the heads that share some keys and values.
         """
         far = FAR[self.precision.accumulate.bytes]
-        few = max(1, self._first)
-        titles = [f"scores of {far:g}", f"scores of -{far:g}", "scores of 0", "large values"]
-        titles += ["a first key that decides", "a last key that decides", "first queries"]
+        titles = [f"scores of {far:g}", f"scores of -{far:g}", "scores of 0", self.large]
+        titles += ["a first key that decides", "a last key that decides", FIRST]
         for title, places in scattered(draw, self.batch * self.kv_heads, titles, 1).items():
             z, head = divmod(places[0], self.kv_heads)
-            start = draw.choice((0, draw.randrange(few))) if title == titles[-1] else None
-            piece = self._piece(slice(z, z + 1), slice(head, head + 1), self._run(draw, start))
+            piece = self._hard_piece(draw, title, (slice(z, z + 1), slice(head, head + 1)))
             yield Hard(title, self._values(arrays, draw, title, piece), piece)
+
+    def _hard_piece(self, draw: random.Random, title: str, at: tuple[slice, slice]) -> Piece:
+        """Some neighbouring queries, which of a causal problem may see few keys."""
+        start = draw.randint(0, max(0, self.queries - RUN))
+        if title == FIRST:
+            start = draw.choice((0, draw.randrange(max(1, self._first))))
+        return self._piece(*at, slice(start, min(start + RUN, self.queries)))
 
     def _values(
         self, arrays: Any, draw: random.Random, title: str, piece: Piece
@@ -251,12 +260,12 @@ class Attention(Problem):
         """The inputs that belong to a title of ``hard``."""
         of_q, of_k = piece.select["q"], piece.select["k"]
         numbers = arrays.random.default_rng(draw.getrandbits(32))
-        if title == "large values":
+        if title == self.large:
             keys = sorted(draw.sample(range(of_k[2].stop), min(8, of_k[2].stop)))
             values = 2 * numbers.random((1, 1, len(keys), self.head_size)) - 1
             return {"v": ((*of_k[:2], keys, ALL), self.precision.input.scale * values)}
         queries = (1, self.group, of_q[2].stop - of_q[2].start, self.head_size)
-        if title == "first queries":
+        if title == FIRST:
             return {"q": (of_q, 2 * numbers.random(queries) - 1)}
         decides = "decides" in title
         score = FAR[self.precision.accumulate.bytes] if decides else float(title.split()[-1])

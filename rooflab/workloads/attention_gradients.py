@@ -10,28 +10,21 @@ from typing import Any, ClassVar, Final
 
 from rooflab.model.problem import (
     PIECE_ELEMENTS,
-    Hard,
     Index,
     Inputs,
     Operand,
     Piece,
-    boxes,
     in_and_out,
-    scattered,
 )
-from rooflab.workloads import attention
-
-ALL: Final = attention.ALL
-RUN: Final = attention.RUN
-MARK: Final = attention.MARK
-FAR: Final = attention.FAR
+from rooflab.workloads.attention import FIRST, MARK, ONE, RUN, Attention
+from rooflab.workloads.parts import ALL, FAR
 
 EXPONENT_ROUNDINGS: Final = 8.0
 """Scores, the saved logarithms and their difference: each is rounded, and a constant of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionBackward(attention.Attention):
+class AttentionBackward(Attention):
     """The gradients of ``attention``, which training needs.
 
     Shapes are those of attention: dO and dQ have that of Q, dK and dV that of K. What the forward
@@ -51,6 +44,7 @@ class AttentionBackward(attention.Attention):
         *("batch", "heads", "kv_heads", "queries", "keys", "head_size"),
         *("q", "k", "v", "o", "dout", "lse", "dq", "dk", "dv"),
     )
+    large: ClassVar = "large gradients"
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -178,42 +172,17 @@ class AttentionBackward(attention.Attention):
         return self._strips(batch, kv_heads, queries, seen, 0, keys.stop - keys.start)
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """All queries and keys of small problems, else some of each head, first and last ones."""
-        sides = ((self.queries, self._piece), (self.keys, self._piece_of_keys))
-        extents = (self.batch, self.kv_heads)
-        most = max(1, PIECE_ELEMENTS // (self.group * self.head_size))
-        for count, piece in sides:
-            if self.flops <= attention.WHOLE_FLOPS:
-                for box in boxes((*extents, count), most):
-                    z, heads, run = attention.whole(box, (*extents, count))
-                    yield piece(z, heads, run)
-                continue
-            some = min(most // RUN, self.batch * self.kv_heads // attention.PARTS)
-            for box in boxes(extents, max(1, some)):
-                last = max(0, count - RUN)
-                starts = {0, last, *(draw.randint(0, last) for _ in range(attention.RUNS - 2))}
-                z, heads = attention.whole(box, extents)
-                for start in sorted(starts):
-                    yield piece(z, heads, slice(start, min(start + RUN, count)))
+        """Also of keys, and the queries that see them."""
+        for count, piece in ((self.queries, self._piece), (self.keys, self._piece_of_keys)):
+            yield from self._runs(draw, count, 0, piece)
 
-    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
-        """Scores and logarithms whose exponentials overflow or vanish, and one key that decides.
-
-        Each is for all queries of the heads that share some keys and values.
-        """
-        far = FAR[self.precision.accumulate.bytes]
-        titles = [f"scores of {far:g}", f"scores of -{far:g}", "scores of 0", "large gradients"]
-        titles += ["a first key that decides", "a last key that decides", "first queries"]
-        for title, places in scattered(draw, self.batch * self.kv_heads, titles, 1).items():
-            z, head = divmod(places[0], self.kv_heads)
-            at = slice(z, z + 1), slice(head, head + 1)
-            few = min(RUN, self.queries)
-            if title == titles[-1]:
-                piece = self._piece(*at, slice(0, few))
-            else:
-                whole = slice(0, self.queries), slice(0, self.keys)
-                piece = self._strips(*at, *whole, few, min(RUN, self.keys))
-            yield Hard(title, self._values(arrays, draw, title, piece), piece)
+    def _hard_piece(self, draw: random.Random, title: str, at: tuple[slice, slice]) -> Piece:
+        """All queries, in case their logarithms make exponentials overflow or vanish."""
+        few = min(RUN, self.queries)
+        if title == FIRST:
+            return self._piece(*at, slice(0, few))
+        everything = slice(0, self.queries), slice(0, self.keys)
+        return self._strips(*at, *everything, few, min(RUN, self.keys))
 
     def _values(
         self, arrays: Any, draw: random.Random, title: str, piece: Piece
@@ -221,12 +190,12 @@ class AttentionBackward(attention.Attention):
         """The inputs that belong to a title of ``hard``."""
         of_q, of_k, rows = (piece.select[name] for name in ("q", "k", "lse"))
         shape = (1, self.group, rows[2].stop - rows[2].start)
-        if title == "large gradients":
+        if title == self.large:
             numbers = arrays.random.default_rng(draw.getrandbits(32))
             random_numbers = 2 * numbers.random((*shape, self.head_size)) - 1
             return {"dout": (of_q, self.precision.input.scale * random_numbers)}
         seen = self._seen(arrays, shape[2])
-        if title == "first queries":
+        if title == FIRST:
             return {"lse": (rows, arrays.zeros(shape) + arrays.log(seen))}
         decides = "decides" in title
         alone = decides and not (self.masked and "last" in title)  # it has the weight of all
@@ -242,7 +211,7 @@ class AttentionBackward(attention.Attention):
             saved = arrays.where(seen > key, score, arrays.log(seen))
         return {
             "q": (of_q, asked),
-            "k": ((*of_k[:3], attention.ONE), marks),
+            "k": ((*of_k[:3], ONE), marks),
             "lse": (rows, arrays.zeros(shape) + saved),
             **self._of_one_sign(arrays, draw, (of_q, of_k), all_in_one=alone),
         }

@@ -7,53 +7,33 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from rooflab.model.problem import (
-    PIECE_ELEMENTS,
-    Hard,
-    Inputs,
-    Operand,
-    Piece,
-    Problem,
-    boxes,
-    extent,
-    in_and_out,
-    scattered,
-)
+from rooflab.model.problem import Hard, Inputs, Operand, extent, in_and_out, scattered
+from rooflab.workloads.parts import Parts
 
 BLUR_RMS: Final = 3 / 8
 """√Σw² of blur's weights: the size of blurred noise, relative to the noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch(Problem):
+class Batch(Parts):
     """Their base: the first axis of every operand counts independent images or matrices."""
 
-    batch: int = extent("number of images or matrices", 1)
+    axes: ClassVar = ("batch",)
 
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Every image or matrix, a few whole ones at a time."""
-        largest = max(one.elements for one in self.operands) // self.batch
-        for (some,) in boxes((self.batch,), max(1, PIECE_ELEMENTS // largest)):
-            yield Piece({one.name: (some, *_rest(one)) for one in self.operands})
+    batch: int = extent("number of images or matrices", 1)
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Images or matrices of zeros, of ones, and with one number, which is not 0."""
         titles = ("zeros", "ones", "one number")
         given = [one for one in self.operands if one.role == "in"]
         for title, places in scattered(draw, self.batch, titles, 1).items():
-            parts = {}
+            parts, piece = {}, self._piece(places)
             for one in given:
                 values = arrays.full((1, *one.shape[1:]), float(title == "ones"))
                 if title == "one number":
                     values[(0, *(draw.randrange(extent) for extent in one.shape[1:]))] = 1.0
-                parts[one.name] = ((places, *_rest(one)), values)
-            piece = Piece({one.name: (places, *_rest(one)) for one in self.operands})
+                parts[one.name] = (piece.select[one.name], values)
             yield Hard(f"an image or matrix of {title}", parts, piece)
-
-
-def _rest(operand: Operand) -> tuple[slice, ...]:
-    """All of each axis except the first."""
-    return (slice(None),) * (len(operand.shape) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +49,14 @@ class Blur(Batch):
     formula: ClassVar = "y[r, c] = Σ w[i, j]·x[r + i, c + j], i and j from -1 to 1"
     work: ClassVar = "17·batch·rows·columns"
     sizes: ClassVar = ("rows", "columns")
+    each: ClassVar = 17
+    """Nine multiplications and eight additions for each pixel."""
+    roundings: ClassVar = 16
+    """Nine of terms that are up to 8 / 3 of the size of a blurred random image.
+
+    The weights are powers of two, so products are exact; only the eight additions and the
+    conversion round. Sixteen epsilons are less than a wrong pixel or weight changes.
+    """
 
     rows: int = extent("rows of an image")
     columns: int = extent("columns of an image")
@@ -80,18 +68,9 @@ class Blur(Batch):
         return in_and_out(self.precision, x=shape, y=shape)
 
     @property
-    def flops(self) -> int:
-        """Nine multiplications and eight additions for each pixel."""
-        return 17 * self.batch * self.rows * self.columns
-
-    @property
-    def tolerance(self) -> float:
-        """Nine roundings of terms that are up to 8 / 3 of the size of a blurred random image.
-
-        The weights are powers of two, so products are exact; only the eight additions and the
-        conversion round. Sixteen epsilons are less than a wrong pixel or weight changes.
-        """
-        return self.precision.rounding(16)
+    def grid_extents(self) -> tuple[int, ...]:
+        """Tiles are parts of an image."""
+        return (self.batch, self.rows, self.columns)
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Blurred noise; a checkerboard cancels to zero."""

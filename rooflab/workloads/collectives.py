@@ -22,6 +22,7 @@ from rooflab.model.problem import (
     extent,
     in_and_out,
 )
+from rooflab.workloads.parts import ALL, Moves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +116,8 @@ class AllReduce(Collective):
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
         """All elements, some of every GPU at a time."""
-        everyone = slice(None)
         for (some,) in boxes((self.elements,), 2**20):
-            yield Piece({"x": (everyone, some), "y": (everyone, some)})
+            yield Piece({"x": (ALL, some), "y": (ALL, some)})
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The sum, once per GPU."""
@@ -126,7 +126,7 @@ class AllReduce(Collective):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllGather(Collective):
+class AllGather(Moves, Collective):
     """Every GPU gets the vectors of all, one after the other."""
 
     workload: ClassVar = "allgather"
@@ -140,11 +140,6 @@ class AllGather(Collective):
         return self.gpus * self.elements
 
     @property
-    def flops(self) -> int:
-        """None: data only moves."""
-        return 0
-
-    @property
     def traffic(self) -> dict[str, int]:
         """Each GPU receives the vectors of the others, and writes all."""
         one = self.result_bytes // self.gpus
@@ -155,24 +150,13 @@ class AllGather(Collective):
         """What each GPU receives."""
         return self.traffic[PEER]
 
-    @property
-    def tolerance(self) -> float:
-        """Every bit is copied."""
-        return 0.0
-
-    @property
-    def moves(self) -> bool:
-        """Unless it converts."""
-        return self.precision.input == self.precision.output
-
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
         """The vector of one GPU at a time, in parts, at its place in the results of all."""
-        everyone = slice(None)
         for gpu in range(self.gpus):
             for (some,) in boxes((self.elements,), 2**20):
                 first = gpu * self.elements
                 there = slice(first + some.start, first + some.stop)
-                yield Piece({"x": (slice(gpu, gpu + 1), some), "y": (everyone, there)})
+                yield Piece({"x": (slice(gpu, gpu + 1), some), "y": (ALL, there)})
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The vectors, one after the other, once per GPU."""

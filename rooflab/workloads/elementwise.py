@@ -6,30 +6,20 @@ An array is a vector, a matrix (``--shape ROWSxCOLUMNS``) or a batch of matrices
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rooflab.model.problem import (
-    Hard,
-    Inputs,
-    Operand,
-    Piece,
-    Problem,
-    boxes,
-    extent,
-    in_and_out,
-    scattered,
-    setting,
-)
+from rooflab.model.problem import Inputs, Operand, extent, in_and_out, setting
+from rooflab.workloads.parts import Moves, Parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elementwise(Problem):
+class Elementwise(Parts):
     """The base of ``add``, ``copy`` and ``triad``: arrays of one shape."""
 
     sizes: ClassVar = ("columns",)
+    axes: ClassVar = ("batch", "rows", "columns")
     names: ClassVar[Sequence[str]]
     """Those of the operands, in the order of a kernel's arguments; the last one is the output."""
 
@@ -48,21 +38,7 @@ class Elementwise(Problem):
         shape = (self.batch, self.rows, self.columns)
         return in_and_out(self.precision, **dict.fromkeys(self.names, shape))
 
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Every element, box by box."""
-        for box in boxes((self.batch, self.rows, self.columns)):
-            yield Piece(dict.fromkeys(self.names, box))
-
-    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
-        """Some elements of each kind in ``hard_elements``, in one row."""
-        kinds = self.hard_elements()
-        batch, row = draw.randrange(self.batch), draw.randrange(self.rows)
-        for title, columns in scattered(draw, self.columns, sorted(kinds)).items():
-            index = (slice(batch, batch + 1), slice(row, row + 1), columns)
-            values = {name: (index, number) for name, number in kinds[title].items()}
-            yield Hard(title, values, Piece(dict.fromkeys(self.names, index)))
-
-    def hard_elements(self) -> dict[str, dict[str, float]]:
+    def hard_parts(self) -> dict[str, dict[str, float]]:
         """By title the number in each input."""
         given, inputs = self.precision.input, self.names[:-1]
         if given.integer:
@@ -75,11 +51,6 @@ class Elementwise(Problem):
             "zeros": dict.fromkeys(inputs, 0.0),
         }
 
-    @property
-    def grid_extents(self) -> tuple[int, ...]:
-        """Blocks tile the elements."""
-        return (self.elements,)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Add(Elementwise):
@@ -91,20 +62,12 @@ class Add(Elementwise):
     work: ClassVar = "elements"
     names: ClassVar = ("a", "b", "c")
     arguments: ClassVar = ("elements", "a", "b", "c")
+    each: ClassVar = 1
+    roundings: ClassVar = 1
 
-    @property
-    def flops(self) -> int:
-        """One addition for each element."""
-        return self.elements
-
-    @property
-    def tolerance(self) -> float:
-        """One rounding in the accumulate type, one to the output."""
-        return self.precision.rounding(1)
-
-    def hard_elements(self) -> dict[str, dict[str, float]]:
+    def hard_parts(self) -> dict[str, dict[str, float]]:
         """Also numbers whose sum is zero."""
-        return super().hard_elements() | {"numbers that cancel": {"a": 0.75, "b": -0.75}}
+        return super().hard_parts() | {"numbers that cancel": {"a": 0.75, "b": -0.75}}
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The sum."""
@@ -112,7 +75,7 @@ class Add(Elementwise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copy(Elementwise):
+class Copy(Moves, Elementwise):
     """No arithmetic, only memory traffic."""
 
     workload: ClassVar = "copy"
@@ -122,28 +85,13 @@ class Copy(Elementwise):
     names: ClassVar = ("a", "c")
     arguments: ClassVar = ("elements", "a", "c")
 
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def tolerance(self) -> float:
-        """A copy is exact."""
-        return 0.0
-
-    @property
-    def moves(self) -> bool:
-        """Unless it converts."""
-        return self.precision.input == self.precision.output
-
-    def hard_elements(self) -> dict[str, dict[str, float]]:
+    def hard_parts(self) -> dict[str, dict[str, float]]:
         """Also numbers that arithmetic may flush to zero or give another sign, and a copy not."""
         given = self.precision.input
         if given.integer:
-            return super().hard_elements()
+            return super().hard_parts()
         also = {"subnormal numbers": given.subnormal, "negative zeros": -0.0}
-        return super().hard_elements() | {title: {"a": number} for title, number in also.items()}
+        return super().hard_parts() | {title: {"a": number} for title, number in also.items()}
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The input."""
@@ -160,18 +108,10 @@ class Triad(Elementwise):
     work: ClassVar = "2·elements"
     names: ClassVar = ("a", "b", "c")
     arguments: ClassVar = ("elements", "alpha", "a", "b", "c")
+    each: ClassVar = 2
+    roundings: ClassVar = 2
 
     alpha: float = setting(3.0, "factor of B")
-
-    @property
-    def flops(self) -> int:
-        """A multiplication and an addition for each element."""
-        return 2 * self.elements
-
-    @property
-    def tolerance(self) -> float:
-        """Two roundings in the accumulate type, one to the output."""
-        return self.precision.rounding(2)
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """A plus the multiple of B."""

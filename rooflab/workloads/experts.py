@@ -24,8 +24,8 @@ from rooflab.model.problem import (
     setting,
 )
 from rooflab.workloads.gemm import Gemm
+from rooflab.workloads.parts import ALL
 
-ALL: Final = slice(None)
 NAMES: Final = {"a": "x", "b": "w", "c": "y"}
 """Our operands by those of the GEMM of an expert."""
 
@@ -47,7 +47,6 @@ class GroupedGemm(Problem):
     formula: ClassVar = "Y[rows of e] = X[rows of e]·W[e] for each expert e"
     work: ClassVar = "2·tokens·N·K"
     sizes: ClassVar = ("tokens", "n", "k")
-    arguments: ClassVar = ("tokens", "n", "k", "experts", "x", "w", "ends", "y")
     index_type: ClassVar = "int32"
 
     tokens: int = extent("rows of X, of all experts")

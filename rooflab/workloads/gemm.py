@@ -26,11 +26,11 @@ from rooflab.model.problem import (
     setting,
     spreading,
 )
+from rooflab.workloads.parts import ALL
 from rooflab.workloads.rows import row_scales
 
 LAYOUTS: Final = ("nn", "nt", "tn", "tt")
 SPLITS: Final = ("rows", "columns")
-EVERYTHING: Final = slice(None)
 
 WHOLE_FLOPS: Final = 4e9
 """Up to this work the whole product is compared, above it sampled rows and columns."""
@@ -133,8 +133,8 @@ class Gemm(Problem):
 
     def _slices(self, inputs: Inputs, some: slice) -> tuple[Any, Any]:
         """A's columns and B's rows in a slice of K, whatever the layout."""
-        a = inputs.part("a", self._of_a(EVERYTHING, EVERYTHING, some))
-        b = inputs.part("b", self._of_b(EVERYTHING, some, EVERYTHING))
+        a = inputs.part("a", self._of_a(ALL, ALL, some))
+        b = inputs.part("b", self._of_b(ALL, some, ALL))
         return a.transpose(self._of_a(0, 1, 2)), b.transpose(self._of_b(0, 1, 2))
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
@@ -175,7 +175,7 @@ class Gemm(Problem):
         total = alpha * total
         if beta:
             for z, i in boxes((self.batch, self.m), max(1, PIECE_ELEMENTS // self.n)):
-                total[z, i] += beta * (inputs.part("c", (z, i, slice(None))) @ weights)
+                total[z, i] += beta * (inputs.part("c", (z, i, ALL)) @ weights)
         return total
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
@@ -186,7 +186,7 @@ class Gemm(Problem):
         cancel = "sums that cancel"
         for title, rows in scattered(draw, self.m, [*sorted(scales), cancel]).items():
             a = 2 * numbers.random((1, len(rows), self.k)) - 1
-            columns: Any = EVERYTHING
+            columns: Any = ALL
             b = {}
             if title == cancel:
                 a = mirrored(arrays, a, -1)
@@ -203,13 +203,8 @@ class Gemm(Problem):
 
     def _piece(self, z: Any, i: Any, j: Any) -> Piece:
         """Matrices ``z``, rows ``i`` and columns ``j`` of C, and the parts of A and B for them."""
-        a, b = self._of_a(z, i, EVERYTHING), self._of_b(z, EVERYTHING, j)
+        a, b = self._of_a(z, i, ALL), self._of_b(z, ALL, j)
         return Piece({"a": a, "b": b, "c": (z, i, j)})
-
-    @property
-    def grid_extents(self) -> tuple[int, ...]:
-        """Batch, rows and columns of C: tiles of C cover the last two."""
-        return (self.batch, self.m, self.n)
 
     @property
     def macros(self) -> dict[str, int | str]:

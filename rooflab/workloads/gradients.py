@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar, Final
 
-from rooflab.model.problem import SFU, Hard, Index, Inputs, Operand, in_and_out, setting
+from rooflab.model.problem import Hard, Inputs, Operand, in_and_out, setting
 from rooflab.workloads import rows
 
 WITHIN: Final = {"rstd": (0.0, 2.0)}
@@ -50,11 +50,6 @@ class NormGradient(rows.Normalisation):
         sums = (Operand(name, shape[1:], types.output, "out") for name in self.summed)
         return (*given, *saved, dx, *sums)
 
-    @property
-    def tolerance(self) -> float:
-        """As of the norm: a mean or two, and some products."""
-        return self.precision.rounding(32)
-
     def tolerance_of(self, operand: Operand) -> float:
         """Gradients of weights are sums over all rows."""
         is_sum = operand.name in self.summed
@@ -66,11 +61,6 @@ class NormGradient(rows.Normalisation):
             return rms["rstd"] * rms["w"] * rms["dy"]
         normal = rms["x"] * rms["rstd"] if operand.name == "dw" else 1.0
         return sqrt(self.rows) * rms["dy"] * normal
-
-    def _some(self, places: Any) -> dict[str, Index]:
-        """Some rows, and what belongs to them."""
-        matrices = dict.fromkeys(("x", "dy", "dx"), (places, slice(None)))
-        return {**matrices, **dict.fromkeys(self.saved, (places,))}
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Rows with what the forward pass saves of them.
@@ -95,6 +85,15 @@ class NormGradient(rows.Normalisation):
         """The rows as the norm makes them, before weights."""
         return x * saved["rstd"][:, None]
 
+    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
+        """Of each row what is left of its gradient, less its mean and the part along the row."""
+        dy, normal = inputs["dy"], self.normal(inputs["x"], inputs)
+        each = inputs["w"] * dy
+        along = (each * normal).mean(axis=1, keepdims=True)
+        rest = each - each.mean(axis=1, keepdims=True) if "mean" in self.saved else each
+        dx = inputs["rstd"][:, None] * (rest - normal * along)
+        return {"dx": dx, "dw": (dy * normal).sum(axis=0), "db": dy.sum(axis=0)}
+
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
         """Products that overflow in FP16, a number whose gradient cancels, and rows of padding."""
         return {
@@ -115,22 +114,12 @@ class RmsNormBackward(NormGradient):
     work: ClassVar = "9·rows·columns"
     saved: ClassVar = ("rstd",)
     summed: ClassVar = ("dw",)
-
-    @property
-    def flops(self) -> int:
-        """Products x·rstd and w·dy, two for the mean, three for dx and two for dw."""
-        return 9 * self.rows * self.columns
+    each: ClassVar = 9
+    """Products x·rstd and w·dy, two for the mean, three for dx and two for dw."""
 
     def forward(self, arrays: Any, x: Any) -> dict[str, Any]:
         """The inverse root of the mean square."""
         return {"rstd": _inverse_root(arrays, x)}
-
-    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
-        """Of each row what is left of its gradient, less the part along the row."""
-        dy, rstd = inputs["dy"], inputs["rstd"][:, None]
-        normal, each = self.normal(inputs["x"], inputs), inputs["w"] * dy
-        along = (each * normal).mean(axis=1, keepdims=True)
-        return {"dx": rstd * (each - normal * along), "dw": (dy * normal).sum(axis=0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,16 +135,10 @@ class LayerNormBackward(NormGradient):
     work: ClassVar = "13·rows·columns"
     saved: ClassVar = ("mean", "rstd")
     summed: ClassVar = ("dw", "db")
-
-    @property
-    def flops(self) -> int:
-        """Two for n and one for w·dy, three for the means, four for dx and three for the sums."""
-        return 13 * self.rows * self.columns
-
-    @property
-    def tolerance(self) -> float:
-        """In hard rows the mean is 55 standard deviations, and may come first or last."""
-        return self.precision.rounding(128)
+    each: ClassVar = 13
+    """Two for n and one for w·dy, three for the means, four for dx and three for the sums."""
+    roundings: ClassVar = 128
+    """In hard rows the mean is 55 standard deviations, and may come first or last."""
 
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
         """Also rows whose differences from their mean need more digits than their numbers have."""
@@ -173,14 +156,6 @@ class LayerNormBackward(NormGradient):
         """Differences from the mean, of size 1."""
         return (x - saved["mean"][:, None]) * saved["rstd"][:, None]
 
-    def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
-        """Of each row what is left of its gradient, less its mean and the part along the row."""
-        dy, rstd = inputs["dy"], inputs["rstd"][:, None]
-        normal, each = self.normal(inputs["x"], inputs), inputs["w"] * dy
-        along = (each * normal).mean(axis=1, keepdims=True)
-        dx = rstd * (each - each.mean(axis=1, keepdims=True) - normal * along)
-        return {"dx": dx, "dw": (dy * normal).sum(axis=0), "db": dy.sum(axis=0)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropyBackward(rows.CrossEntropy):
@@ -190,6 +165,8 @@ class CrossEntropyBackward(rows.CrossEntropy):
     title: ClassVar = "gradient of the cross entropy of each row"
     formula: ClassVar = "dx = scale·(softmax(x) - [column = target])"
     work: ClassVar = "6·rows·columns"
+    each: ClassVar = 6
+    """Those of softmax, and a multiplication."""
 
     scale: float = setting(1.0, "gradient of each row's loss, such as 1 / rows of a mean")
 
@@ -200,20 +177,10 @@ class CrossEntropyBackward(rows.CrossEntropy):
         return (x, targets, Operand("dx", x.shape, self.precision.output, "out"))
 
     @property
-    def flops(self) -> int:
-        """Those of softmax, and a multiplication, one each per element."""
-        return 6 * self.rows * self.columns
-
-    @property
-    def units(self) -> Mapping[str, int]:
-        """An exponential for each element, a reciprocal for each row."""
-        return {SFU: self.rows * (self.columns + 1)}
-
-    @property
     def tolerance(self) -> float:
         """That of softmax. A row's size is that of its target, spread over all columns."""
         lost = 0.5 * self.precision.output.smallest * sqrt(self.columns)
-        return self.precision.rounding(32) + (lost / abs(self.scale) if self.scale else 0.0)
+        return super().tolerance + (lost / abs(self.scale) if self.scale else 0.0)
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Of an element that is no target: rows that are certain and right have no others."""

@@ -24,9 +24,8 @@ from rooflab.model.problem import (
     setting,
 )
 from rooflab.workloads.gemm import Gemm, mirrored
+from rooflab.workloads.parts import ALL
 from rooflab.workloads.rows import row_scales
-
-ALL: Final = slice(None)
 
 EPILOGUES: Final = ("bias", "gelu", "swiglu")
 
@@ -49,7 +48,64 @@ SMALL: Final = "small numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Problem):
+class TokenProduct(Problem):
+    """The base: X has a row for each token, W one for each column of Y, both K long."""
+
+    sizes: ClassVar = ("m", "n", "k")
+    index_type: ClassVar = "int32"
+    group: ClassVar[int] = 1
+    """Numbers along K that belong together."""
+
+    m: int = extent("rows of X and Y: tokens")
+    n: int = extent("columns of Y")
+    k: int = extent("length of the sums")
+
+    def _sum(self, arrays: Any, inputs: Inputs, change: Callable[[Any], Any]) -> Any:
+        """X times changed weights, over some of K at a time to limit the memory."""
+        most = PIECE_ELEMENTS // max(inputs.shape("x")[0], inputs.shape("w")[0])
+        step = max(1, most // self.group) * self.group
+        total: Any = 0
+        for start in range(0, self.k, step):
+            some = start, min(start + step, self.k)
+            w = self._weights(arrays, inputs, *some)
+            total = total + self._tokens(inputs, *some) @ change(w.T)
+        return total
+
+    def _tokens(self, inputs: Inputs, start: int, end: int) -> Any:
+        """The numbers of X from ``start``, the first of a group, to ``end``."""
+        return inputs.part("x", (ALL, slice(start, end)))
+
+    def _weights(self, arrays: Any, inputs: Inputs, start: int, end: int) -> Any:
+        """Those of W."""
+        return inputs.part("w", (ALL, slice(start, end)))
+
+    # Verification: as of GEMM.
+
+    @property
+    def _product(self) -> Gemm:
+        return Gemm(precision=self.precision, m=self.m, n=self.n, k=self.k)
+
+    def _piece(self, rows: Any, columns: Any) -> Piece:
+        """Some of Y, and what it is computed from."""
+        raise NotImplementedError
+
+    def pieces(self, draw: random.Random) -> Iterator[Piece]:
+        """Everything of small problems, else sampled rows and columns."""
+        for piece in self._product.pieces(draw):
+            yield self._piece(*piece.select["c"][1:])
+
+    @property
+    def sketched(self) -> str:
+        """Y of large products."""
+        return "y" if self._product.sketched else ""
+
+    def sketch(self, arrays: Any, inputs: Inputs, weights: Any) -> Any:
+        """X·(Wᵀ·weights) in FP64."""
+        return self._sum(arrays, inputs, lambda w: w @ weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(TokenProduct):
     """What PyTorch calls ``torch.nn.Linear``, and an activation.
 
     X has the shape (M, K), W (N, K) and bias (N,), in the type of Y (M, N). GELU is the
@@ -62,13 +118,7 @@ class Linear(Problem):
     title: ClassVar = "linear layer with bias, GELU or SwiGLU"
     formula: ClassVar = "Y = X·Wᵀ + bias, gelu(X·Wᵀ + bias), or silu(X·W₁ᵀ)·(X·W₂ᵀ) of W = (W₁, W₂)"
     work: ClassVar = "2·M·N·K + M·N; gelu 2·M·N·K + 8·M·N; swiglu 4·M·N·K + 4·M·N"
-    sizes: ClassVar = ("m", "n", "k")
-    arguments: ClassVar = ("m", "n", "k", "x", "w", "bias", "y")
-    index_type: ClassVar = "int32"
 
-    m: int = extent("rows of X and Y: tokens")
-    n: int = extent("columns of Y")
-    k: int = extent("length of the sums")
     epilogue: str = setting("bias", "what follows the product", EPILOGUES)
 
     def __post_init__(self) -> None:
@@ -85,11 +135,6 @@ class Linear(Problem):
     def weights(self) -> int:
         """Matrices of weights."""
         return 2 if self.gated else 1
-
-    @property
-    def argument_names(self) -> tuple[str, ...]:
-        """SwiGLU has no bias."""
-        return tuple(name for name in self.arguments if name != "bias" or not self.gated)
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -142,7 +187,7 @@ class Linear(Problem):
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """In FP64, by exponentials and tangents that do not overflow."""
-        sums = self._sums(inputs, lambda w: w)
+        sums = self._sum(arrays, inputs, lambda w: w)
         if self.gated:
             gate, up = sums[:, : sums.shape[1] // 2], sums[:, sums.shape[1] // 2 :]
             logistic = arrays.exp(arrays.minimum(gate, 0)) / (1 + arrays.exp(-abs(gate)))
@@ -152,20 +197,7 @@ class Linear(Problem):
             z = z / 2 * (1 + arrays.tanh(sqrt(2 / pi) * (z + CUBE * z * z * z)))
         return {"y": z}
 
-    def _sums(self, inputs: Inputs, change: Callable[[Any], Any]) -> Any:
-        """X times changed weights, over some of K at a time to limit the memory."""
-        step = max(1, PIECE_ELEMENTS // max(inputs.shape("x")[0], inputs.shape("w")[0]))
-        total: Any = 0
-        for start in range(0, self.k, step):
-            some = (ALL, slice(start, start + step))
-            total = total + inputs.part("x", some) @ change(inputs.part("w", some).T)
-        return total
-
-    # Verification: as of GEMM.
-
-    @property
-    def _product(self) -> Gemm:
-        return Gemm(precision=self.precision, m=self.m, n=self.n, k=self.k)
+    # Verification.
 
     def _rows(self, columns: Any) -> Any:
         """The rows of W that make up some columns of Y."""
@@ -179,19 +211,14 @@ class Linear(Problem):
         bias: dict[str, Index] = {} if self.gated else {"bias": (columns,)}
         return Piece({**select, **bias, "y": (rows, columns)})
 
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Everything of small problems, else sampled rows and columns."""
-        for piece in self._product.pieces(draw):
-            yield self._piece(*piece.select["c"][1:])
-
     @property
     def sketched(self) -> str:
         """Y of large products, if no activation follows."""
-        return "y" if self.epilogue == "bias" and self._product.sketched else ""
+        return super().sketched if self.epilogue == "bias" else ""
 
     def sketch(self, arrays: Any, inputs: Inputs, weights: Any) -> Any:
         """X·(Wᵀ·weights) + bias·weights in FP64."""
-        return self._sums(inputs, lambda w: w @ weights) + inputs["bias"] @ weights
+        return super().sketch(arrays, inputs, weights) + inputs["bias"] @ weights
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Rows of X that are zero, tiny or huge, and rows that cancel with rows of W.

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rooflab.errors import UsageError
-from rooflab.model.problem import (
-    SFU,
-    Hard,
-    Inputs,
-    Operand,
-    Piece,
-    Problem,
-    boxes,
-    extent,
-    scattered,
-    setting,
-)
+from rooflab.model.problem import SFU, Inputs, Operand, extent, setting
+from rooflab.workloads.parts import Parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW(Problem):
+class AdamW(Parts):
     """Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2.
 
     Parameters have the output's type, gradients the input's, and both moments that of sums: FP32
@@ -38,6 +27,14 @@ class AdamW(Problem):
     )
     work: ClassVar = "14·elements"
     sizes: ClassVar = ("elements",)
+    axes: ClassVar = ("elements",)
+    each: ClassVar = 14
+    """Three for the first moment, four for the second, and seven for the parameter.
+
+    These are decay, root, its correction, epsilon, quotient, learning rate and difference.
+    """
+    roundings: ClassVar = 16
+    """A rounding for each operation, and two for a fast root and quotient each."""
     arguments: ClassVar = (
         *("elements", "kept", "rate", "beta1", "rest1", "beta2", "rest2", "correction", "epsilon"),
         *("p", "g", "m", "v"),
@@ -96,22 +93,9 @@ class AdamW(Problem):
         )
 
     @property
-    def flops(self) -> int:
-        """Three for the first moment, four for the second, and seven for the parameter.
-
-        These are decay, root, its correction, epsilon, quotient, learning rate and difference.
-        """
-        return 14 * self.elements
-
-    @property
     def units(self) -> Mapping[str, int]:
         """A root and a quotient for each element."""
         return {SFU: 2 * self.elements}
-
-    @property
-    def tolerance(self) -> float:
-        """A rounding for each operation, and two for a fast root and quotient each."""
-        return self.precision.rounding(16)
 
     def tolerance_of(self, operand: Operand) -> float:
         """Moments are as exact as sums, whatever parameters are stored as.
@@ -123,18 +107,11 @@ class AdamW(Problem):
         kept = self.beta1 if operand.name == "m" else self.beta2
         return self.precision.accumulate.epsilon * (16 + kept / 2 / (1 - kept))
 
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Every element, some at a time."""
-        for box in boxes((self.elements,)):
-            yield Piece(dict.fromkeys("pgmv", box))
-
-    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
+    def hard_parts(self) -> dict[str, dict[str, float]]:
         """Gradients whose squares overflow in FP16, or are nothing beside the second moment."""
         scale = self.precision.input.scale
         kinds = {"large gradients": scale, "small gradients": 1 / scale, "gradients of zero": 0.0}
-        for title, places in scattered(draw, self.elements, sorted(kinds)).items():
-            piece = Piece(dict.fromkeys("pgmv", (places,)))
-            yield Hard(title, {"g": ((places,), kinds[title])}, piece)
+        return {title: {"g": number} for title, number in kinds.items()}
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The moments, then the parameters."""

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, ClassVar, Final
 
 from rooflab.model.precision import FP8_E4M3, FP32, PRECISIONS, UINT8, Precision
 from rooflab.model.problem import (
-    PIECE_ELEMENTS,
     Hard,
     Index,
     Inputs,
     Operand,
     Piece,
-    Problem,
-    extent,
     scattered,
 )
-from rooflab.workloads.gemm import Gemm
+from rooflab.workloads.linear import TokenProduct
+from rooflab.workloads.parts import ALL
 from rooflab.workloads.rows import row_scales
-
-ALL: Final = slice(None)
 
 GROUP: Final = 128
 """Numbers along K that share a scale."""
@@ -39,22 +35,16 @@ ONE_GROUP: Final = "rows with one scale"
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantisedProduct(Problem):
-    """Their base: X has a row for each token, W one for each column of Y, both K long.
+class QuantisedProduct(TokenProduct):
+    """Their base. The last group of a row may be shorter.
 
-    The last group of a row may be shorter. Weights and their scales stay the same in all launches,
-    so kernels may lay them out anew before.
+    Weights and their scales stay the same in all launches, so kernels may lay them out anew before.
     """
 
-    sizes: ClassVar = ("m", "n", "k")
-    index_type: ClassVar = "int32"
+    group: ClassVar = GROUP
     work: ClassVar = "2·M·N·K"
     others: ClassVar[tuple[str, ...]] = ()
     """More titles of hard inputs."""
-
-    m: int = extent("rows of X and Y: tokens")
-    n: int = extent("columns of Y")
-    k: int = extent("length of the sums")
 
     @property
     def groups(self) -> int:
@@ -69,49 +59,6 @@ class QuantisedProduct(Problem):
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The product in FP64 of the numbers that are meant."""
         return {"y": self._sum(arrays, inputs, lambda w: w)}
-
-    def _sum(self, arrays: Any, inputs: Inputs, change: Callable[[Any], Any]) -> Any:
-        """X times changed weights, over some of K at a time to limit the memory."""
-        most = PIECE_ELEMENTS // max(inputs.shape("x")[0], inputs.shape("w")[0])
-        step = max(1, most // GROUP) * GROUP
-        total: Any = 0
-        for start in range(0, self.k, step):
-            end = min(start + step, self.k)
-            w = self._weights(arrays, inputs, start, end)
-            total = total + self._tokens(inputs, start, end) @ change(w.T)
-        return total
-
-    def _tokens(self, inputs: Inputs, start: int, end: int) -> Any:
-        """The numbers of X from ``start``, the first of a group, to ``end``."""
-        return inputs.part("x", (ALL, slice(start, end)))
-
-    def _weights(self, arrays: Any, inputs: Inputs, start: int, end: int) -> Any:
-        """Those of W."""
-        raise NotImplementedError
-
-    # Verification: as of GEMM.
-
-    @property
-    def _product(self) -> Gemm:
-        return Gemm(precision=self.precision, m=self.m, n=self.n, k=self.k)
-
-    def _piece(self, rows: Any, columns: Any) -> Piece:
-        """Some of Y, and what it is computed from."""
-        raise NotImplementedError
-
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Everything of small problems, else sampled rows and columns."""
-        for piece in self._product.pieces(draw):
-            yield self._piece(*piece.select["c"][1:])
-
-    @property
-    def sketched(self) -> str:
-        """Y of large products."""
-        return "y" if self._product.sketched else ""
-
-    def sketch(self, arrays: Any, inputs: Inputs, weights: Any) -> Any:
-        """X·(Wᵀ·weights) in FP64."""
-        return self._sum(arrays, inputs, lambda w: w @ weights)
 
     @property
     def of_tokens(self) -> Precision:
@@ -152,7 +99,6 @@ class W4A16(QuantisedProduct):
     workload: ClassVar = "w4a16"
     title: ClassVar = "matrix product with 4-bit weights"
     formula: ClassVar = "Y = X·Wᵀ, W[n][k] = (bits[n][k] - 8)·scales[n][k / 128]"
-    arguments: ClassVar = ("m", "n", "k", "x", "w", "scales", "y")
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -200,7 +146,6 @@ class BlockGemm(QuantisedProduct):
     workload: ClassVar = "block_gemm"
     title: ClassVar = "matrix product in FP8 with scales of blocks"
     formula: ClassVar = "Y = Σ x[m][k]·x_scales[k / 128][m]·w[n][k]·w_scales[n / 128][k / 128]"
-    arguments: ClassVar = ("m", "n", "k", "x", "w", "x_scales", "w_scales", "y")
     others: ClassVar = (ONE_GROUP,)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from rooflab.errors import UsageError
 from rooflab.model.encoding import E4M3_MAX, decode, encode
 from rooflab.model.precision import FP8_E4M3, FP32
-from rooflab.model.problem import Index, Inputs, Operand, setting
+from rooflab.model.problem import Inputs, Operand, setting
 from rooflab.workloads.rows import Normalisation, row_scales
 
 BLOCK: Final = 128
@@ -24,6 +24,8 @@ class Quantize(Normalisation):
     title: ClassVar = "numbers in FP8 with a scale per 1x128 block"
     formula: ClassVar = "scale = max(least, max |x| of the block) / 448, q = x / scale in E4M3"
     work: ClassVar = "2·rows·columns"
+    each: ClassVar = 2
+    """A comparison and a quotient."""
 
     least: float = setting(1e-4, "smallest size of a block, gives blocks of zeros a scale")
 
@@ -48,11 +50,6 @@ class Quantize(Normalisation):
         )
 
     @property
-    def flops(self) -> int:
-        """A comparison and a quotient for each element."""
-        return 2 * self.rows * self.columns
-
-    @property
     def tolerance(self) -> float:
         """Of Q: all but a few elements are the same, and those are off by one step.
 
@@ -70,10 +67,6 @@ class Quantize(Normalisation):
     def grid_extents(self) -> tuple[int, ...]:
         """Blocks of threads tile the blocks of all rows."""
         return (self.rows * self.blocks,)
-
-    def _some(self, rows: Any) -> dict[str, Index]:
-        """Some rows of all operands."""
-        return dict.fromkeys(("x", "scales", "q"), (rows, slice(None)))
 
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
         """Sizes that FP8 lacks, one number that matters only to its block, the need of ``least``.

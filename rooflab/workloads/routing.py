@@ -18,6 +18,7 @@ from rooflab.model.problem import (
     PIECE_ELEMENTS,
     SFU,
     Hard,
+    Index,
     Inputs,
     Operand,
     Piece,
@@ -27,8 +28,7 @@ from rooflab.model.problem import (
     scattered,
     setting,
 )
-
-ALL: Final = slice(None)
+from rooflab.workloads.parts import ALL, Parts
 
 SPREAD: Final = 64
 """The largest logit of a row is less than this above the least: no exponential vanishes."""
@@ -44,7 +44,7 @@ FAR: Final = {4: 256.0, 8: 1024.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Route(Problem):
+class Route(Parts):
     """The experts of each token: Shazeer et al., "Outrageously Large Neural Networks", 2017.
 
     Logits have the shape (tokens, experts), weights and ids (tokens, chosen). The expert with the
@@ -58,7 +58,9 @@ class Route(Problem):
     formula: ClassVar = "ids = top-k of logits, weights = softmax(logits)[ids], over their sum"
     work: ClassVar = "tokens·(experts + 4·chosen); not normalised tokens·(4·experts + chosen)"
     sizes: ClassVar = ("tokens",)
-    arguments: ClassVar = ("tokens", "experts", "chosen", "logits", "weights", "ids")
+    axes: ClassVar = ("tokens",)
+    roundings: ClassVar = 32
+    """As in softmax, of weights that are no smaller than 2**-93."""
 
     tokens: int = extent("tokens")
     experts: int = extent("experts", 8)
@@ -103,19 +105,9 @@ class Route(Problem):
         """The exponentials."""
         return {SFU: self.tokens * self._powers}
 
-    @property
-    def tolerance(self) -> float:
-        """As in softmax, of weights that are no smaller than 2**-93."""
-        return self.precision.rounding(32)
-
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """The smallest normal number of FP32, or the step of tiny weights: they may be zero."""
         return max(2.0**-126, self.precision.output.smallest)
-
-    @property
-    def grid_extents(self) -> tuple[int, ...]:
-        """Blocks tile the tokens."""
-        return (self.tokens,)
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """By a sort of each row, and exponentials that do not overflow."""
@@ -128,26 +120,18 @@ class Route(Problem):
 
     # Verification.
 
-    def _piece(self, tokens: Any) -> Piece:
-        return Piece(dict.fromkeys(("logits", "weights", "ids"), (tokens, ALL)))
+    def _values(
+        self, arrays: Any, draw: random.Random, title: str, piece: Piece
+    ) -> dict[str, tuple[Index, Any]]:
+        """Logits that differ too."""
+        first, step, ordered = self.hard_parts()[title]
+        places = [i * (i + 1) // 2 if title == FINE else i for i in range(self.experts)]
+        tokens = piece.select["logits"][0]
+        rows = [places if ordered else draw.sample(places, self.experts) for _ in tokens]
+        numbers = first + step * arrays.asarray(rows, dtype=arrays.float64)
+        return {"logits": (piece.select["logits"], numbers)}
 
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Every token, some at a time."""
-        for (some,) in boxes((self.tokens,), max(1, PIECE_ELEMENTS // self.experts)):
-            yield self._piece(some)
-
-    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
-        """Some tokens of each kind. Their logits differ too."""
-        kinds = self.hard_tokens()
-        for title, tokens in scattered(draw, self.tokens, sorted(kinds)).items():
-            first, step, ordered = kinds[title]
-            places = [i * (i + 1) // 2 if title == FINE else i for i in range(self.experts)]
-            rows = [places if ordered else draw.sample(places, self.experts) for _ in tokens]
-            piece = self._piece(tokens)
-            numbers = first + step * arrays.asarray(rows, dtype=arrays.float64)
-            yield Hard(title, {"logits": (piece.select["logits"], numbers)}, piece)
-
-    def hard_tokens(self) -> dict[str, tuple[float, float, bool]]:
+    def hard_parts(self) -> dict[str, tuple[float, float, bool]]:
         """By title the first logit, the step to the next one, and whether they are in order.
 
         Of large ones a step is as small as the precision has them.
@@ -181,10 +165,6 @@ class SortExperts(Problem):
     formula: ClassVar = "rows = slots sorted by expert: sources, shares, places, ends"
     work: ClassVar = "0"
     sizes: ClassVar = ("tokens",)
-    arguments: ClassVar = (
-        *("tokens", "experts", "chosen", "ids", "weights"),
-        *("sources", "shares", "places", "ends"),
-    )
 
     tokens: int = extent("tokens")
     experts: int = extent("experts", 8)
@@ -251,7 +231,7 @@ class SortExperts(Problem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Combine(Problem):
+class Combine(Parts):
     """The results of its experts, weighted and added up, for each token.
 
     Row ``places[token·chosen + j]`` is what the j-th expert of a token made; its weight is in
@@ -263,7 +243,9 @@ class Combine(Problem):
     formula: ClassVar = "y[t] = Σ shares[p]·rows[p] over the places p of token t"
     work: ClassVar = "2·tokens·chosen·columns"
     sizes: ClassVar = ("tokens", "columns")
-    arguments: ClassVar = ("tokens", "columns", "chosen", "rows", "shares", "places", "y")
+    axes: ClassVar = ("tokens",)
+    each: ClassVar = 2
+    """A multiplication and an addition for each element."""
 
     tokens: int = extent("tokens")
     columns: int = extent("elements of a row")
@@ -281,11 +263,6 @@ class Combine(Problem):
         )
 
     @property
-    def flops(self) -> int:
-        """A multiplication and an addition for each element."""
-        return 2 * self.tokens * self.chosen * self.columns
-
-    @property
     def tolerance(self) -> float:
         """The tolerance of sums of so many products, which may be rounded before."""
         return self.precision.dot_product(self.chosen)
@@ -293,11 +270,6 @@ class Combine(Problem):
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Of random products, which may cancel."""
         return sqrt(self.chosen) * rms["rows"] * rms["shares"]
-
-    @property
-    def grid_extents(self) -> tuple[int, ...]:
-        """Blocks tile the tokens."""
-        return (self.tokens,)
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The sums. A piece with fewer rows has them in the order of its places."""

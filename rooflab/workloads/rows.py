@@ -13,17 +13,14 @@ from rooflab.model.problem import (
     PIECE_ELEMENTS,
     SFU,
     Hard,
-    Index,
     Inputs,
     Operand,
-    Piece,
-    Problem,
-    boxes,
     extent,
     in_and_out,
     scattered,
     setting,
 )
+from rooflab.workloads.parts import FAR, Parts
 
 
 def row_scales(precision: Precision) -> dict[str, float]:
@@ -37,25 +34,20 @@ def row_scales(precision: Precision) -> dict[str, float]:
     return {"zeros": 0.0, "large numbers": scale, **small}
 
 
+def far_rows(precision: Precision) -> dict[str, tuple[float, float, float]]:
+    """Rows whose exponentials overflow or vanish unless the maximum is subtracted."""
+    far = FAR[precision.accumulate.bytes]
+    return {
+        f"rows near {far:g}": (1.0, far, 0.0),
+        f"rows near -{far:g}": (1.0, -far, 0.0),
+        "rows with one large number": (1.0, 0.0, far),
+        "rows of zeros": (0.0, 0.0, 0.0),
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
-class RowsProblem(Problem):
-    """Their base: the first operand is the matrix, the last one has the result of each row."""
-
-    @property
-    def grid_extents(self) -> tuple[int, ...]:
-        """Blocks tile the rows."""
-        return self.operands[0].shape[:1]
-
-    def _some(self, rows: Any) -> dict[str, Index]:
-        """Some rows of the matrix and of the results."""
-        first, *_, last = self.operands
-        return {one.name: (rows, slice(None))[: len(one.shape)] for one in (first, last)}
-
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Every row, some at a time."""
-        rows, columns = self.operands[0].shape
-        for (some,) in boxes((rows,), max(1, PIECE_ELEMENTS // columns)):
-            yield Piece(self._some(some))
+class RowsProblem(Parts):
+    """Their base: the first operand is the matrix."""
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Some rows of each kind in ``hard_rows``."""
@@ -66,7 +58,7 @@ class RowsProblem(Problem):
             scale, shift, peak = kinds[title]
             values = scale * (2 * numbers.random((len(rows), columns)) - 1) + shift
             values[:, draw.randrange(columns)] += peak
-            piece = Piece(self._some(rows))
+            piece = self._piece(rows)
             yield Hard(title, {matrix.name: (piece.select[matrix.name], values)}, piece)
 
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
@@ -86,6 +78,10 @@ class Gemv(RowsProblem):
     formula: ClassVar = "y = A·x, A row-major"
     work: ClassVar = "2·M·N"
     sizes: ClassVar = ("m", "n")
+    axes: ClassVar = ("m",)
+    whole: ClassVar = ("x",)
+    each: ClassVar = 2
+    """One multiplication and one addition for each element of A."""
 
     m: int = extent("rows of A, elements of y")
     n: int = extent("columns of A, elements of x")
@@ -94,11 +90,6 @@ class Gemv(RowsProblem):
     def operands(self) -> tuple[Operand, ...]:
         """The matrix, the vector, the result."""
         return in_and_out(self.precision, a=(self.m, self.n), x=(self.n,), y=(self.m,))
-
-    @property
-    def flops(self) -> int:
-        """One multiplication and one addition for each element of A."""
-        return 2 * self.m * self.n
 
     @property
     def tolerance(self) -> float:
@@ -130,6 +121,10 @@ class Normalisation(RowsProblem):
 
     sizes: ClassVar = ("rows", "columns")
     stream_extent: ClassVar = "rows"
+    axes: ClassVar = ("rows",)
+    whole: ClassVar = ("w", "b", "dw", "db")
+    roundings: ClassVar = 32
+    """A mean or two, a root, some products; of a fast exponential 2 units in the last place."""
 
     rows: int = extent("independent rows")
     columns: int = extent("elements of a row")
@@ -149,11 +144,8 @@ class Softmax(Normalisation):
     title: ClassVar = "softmax of each row"
     formula: ClassVar = "y = exp(x - max x) / Σ exp(x - max x)"
     work: ClassVar = "5·rows·columns"
-
-    @property
-    def flops(self) -> int:
-        """Comparison, subtraction, exponential, addition and scaling, one each per element."""
-        return 5 * self.rows * self.columns
+    each: ClassVar = 5
+    """Comparison, subtraction, exponential, addition and scaling."""
 
     @property
     def tolerance(self) -> float:
@@ -162,17 +154,11 @@ class Softmax(Normalisation):
         A typical output is 1 / columns. In FP16 this is a subnormal number for wide rows, with a
         rounding error of half the smallest step.
         """
-        return self.precision.rounding(32) + 0.5 * self.precision.output.smallest * self.columns
+        return super().tolerance + 0.5 * self.precision.output.smallest * self.columns
 
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
         """Exponentials that overflow or vanish unless the maximum is subtracted."""
-        far = 1000.0 if self.precision.accumulate.bytes == 8 else 110.0
-        return {
-            f"rows near {far:g}": (1.0, far, 0.0),
-            f"rows near -{far:g}": (1.0, -far, 0.0),
-            "rows with one large number": (1.0, 0.0, far),
-            "rows of zeros": (0.0, 0.0, 0.0),
-        }
+        return far_rows(self.precision)
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """Shifted by the maximum, so that nothing overflows."""
@@ -189,7 +175,8 @@ class RmsNorm(Normalisation):
     title: ClassVar = "RMS norm of each row"
     formula: ClassVar = "y = w·x / √(mean(x²) + epsilon)"
     work: ClassVar = "4·rows·columns"
-    arguments: ClassVar = ("rows", "columns", "epsilon", "x", "w", "y")
+    each: ClassVar = 4
+    """Square, addition and two multiplications."""
 
     epsilon: float = setting(1e-6, "keeps rows of zeros finite")
 
@@ -198,16 +185,6 @@ class RmsNorm(Normalisation):
         """The rows, a weight for each column, the normalised rows."""
         shape = (self.rows, self.columns)
         return in_and_out(self.precision, x=shape, w=(self.columns,), y=shape)
-
-    @property
-    def flops(self) -> int:
-        """Square, addition and two multiplications for each element."""
-        return 4 * self.rows * self.columns
-
-    @property
-    def tolerance(self) -> float:
-        """The mean, its root and two multiplications: a few roundings."""
-        return self.precision.rounding(32)
 
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
         """Squares that overflow in FP16, and rows that depend on epsilon."""
@@ -228,14 +205,20 @@ class RmsNorm(Normalisation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm(Normalisation):
+class LayerNorm(RmsNorm):
     """Ba, Kiros and Hinton, "Layer Normalization", 2016."""
 
     workload: ClassVar = "layernorm"
     title: ClassVar = "layer norm of each row"
     formula: ClassVar = "y = w·(x - mean x) / √(mean((x - mean x)²) + epsilon) + b"
     work: ClassVar = "7·rows·columns"
-    arguments: ClassVar = ("rows", "columns", "epsilon", "x", "w", "b", "y")
+    each: ClassVar = 7
+    """Two sums, difference, square, two multiplications and a bias."""
+    roundings: ClassVar = 128
+    """In hard rows the mean is 55 standard deviations, and is itself rounded.
+
+    A mean of the squares, less the square of the mean, is off by thousands of roundings there.
+    """
 
     epsilon: float = setting(1e-5, "keeps rows of equal numbers finite")
 
@@ -245,30 +228,9 @@ class LayerNorm(Normalisation):
         shape, each = (self.rows, self.columns), (self.columns,)
         return in_and_out(self.precision, x=shape, w=each, b=each, y=shape)
 
-    @property
-    def flops(self) -> int:
-        """Two sums, difference, square, two multiplications and a bias, one each per element."""
-        return 7 * self.rows * self.columns
-
-    @property
-    def tolerance(self) -> float:
-        """In hard rows the mean is 55 standard deviations, and is itself rounded.
-
-        A mean of the squares, less the square of the mean, is off by thousands of roundings there.
-        """
-        return self.precision.rounding(128)
-
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
-        """A mean that is far from zero, squares that overflow in FP16, and the need of epsilon."""
-        kinds = {
-            "rows of large numbers": (300.0, 0.0, 0.0),
-            "rows with one number": (0.0, 0.0, 9.0),
-            "rows far from zero": (1.0, 32.0, 0.0),
-        }
-        if self.epsilon:
-            kinds["rows of zeros"] = (0.0, 0.0, 0.0)
-            kinds["rows whose squares are below epsilon"] = (sqrt(self.epsilon), 0.0, 0.0)
-        return kinds
+        """Also a mean that is far from zero."""
+        return super().hard_rows() | {"rows far from zero": (1.0, 32.0, 0.0)}
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """Differences from the mean over the root of their mean square, weighted and shifted."""
@@ -290,6 +252,8 @@ class CrossEntropy(Normalisation):
     title: ClassVar = "cross entropy of each row, forward"
     formula: ClassVar = "y = log Σ exp(x - max x) + max x - x[target]"
     work: ClassVar = "4·rows·columns"
+    each: ClassVar = 4
+    """Comparison, subtraction, exponential and addition."""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -298,38 +262,18 @@ class CrossEntropy(Normalisation):
         return (x, Operand("targets", (self.rows,), INT32, within=(0, self.columns - 1)), y)
 
     @property
-    def flops(self) -> int:
-        """Comparison, subtraction, exponential and addition, one each per element."""
-        return 4 * self.rows * self.columns
-
-    @property
     def units(self) -> Mapping[str, int]:
         """An exponential for each element, a logarithm for each row."""
         return {SFU: self.rows * (self.columns + 1)}
-
-    @property
-    def tolerance(self) -> float:
-        """That of softmax, whose sum this is; the logarithm makes errors smaller."""
-        return self.precision.rounding(32)
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """The loss of a row of equal numbers: that of a certain row is nearly zero."""
         return log(self.columns)
 
-    def _some(self, rows: Any) -> dict[str, Index]:
-        """Some rows of all operands."""
-        return {one.name: (rows, slice(None))[: len(one.shape)] for one in self.operands}
-
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
-        """Exponentials that overflow or vanish unless the maximum is subtracted."""
-        far = 1000.0 if self.precision.accumulate.bytes == 8 else 110.0
-        return {
-            f"rows near {far:g}": (1.0, far, 0.0),
-            f"rows near -{far:g}": (1.0, -far, 0.0),
-            "rows with one large number": (1.0, 0.0, far),
-            TARGETS: (1.0, 0.0, far),
-            "rows of zeros": (0.0, 0.0, 0.0),
-        }
+        """Those of softmax, and rows whose target has a weight of almost one."""
+        far = FAR[self.precision.accumulate.bytes]
+        return far_rows(self.precision) | {TARGETS: (1.0, 0.0, far)}
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
         """Those of softmax, and rows that are certain and right."""

@@ -59,11 +59,6 @@ class Matrices(Batch):
 
     n: int = extent("rows and columns of a matrix")
 
-    @property
-    def grid_extents(self) -> tuple[int, ...]:
-        """Blocks tile the batch."""
-        return (self.batch,)
-
     def _complex(self, *names: str) -> tuple[Operand, ...]:
         """Operands of (batch, n, n, 2); the last one is the output."""
         return in_and_out(self.precision, **dict.fromkeys(names, (self.batch, self.n, self.n, 2)))

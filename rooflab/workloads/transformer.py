@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -11,25 +11,18 @@ from rooflab.errors import UsageError
 from rooflab.model.precision import INT32
 from rooflab.model.problem import (
     DRAM,
-    PIECE_ELEMENTS,
     SFU,
-    Hard,
     Index,
     Inputs,
     Operand,
     Piece,
-    Problem,
-    boxes,
     extent,
     in_and_out,
-    scattered,
 )
 from rooflab.workloads.elementwise import Elementwise
+from rooflab.workloads.parts import ALL, FAR, Moves, Parts
 
-ALL: Final = slice(None)
-
-FAR: Final = {4: 110.0, 8: 1000.0}
-"""Numbers whose exponentials overflow, and vanish with a minus, by bytes of the sums."""
+ODD: Final = "a row of subnormal numbers and negative zeros"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,27 +35,21 @@ class SwiGlu(Elementwise):
     work: ClassVar = "4·elements"
     names: ClassVar = ("gate", "up", "out")
     arguments: ClassVar = ("elements", "gate", "up", "out")
-
-    @property
-    def flops(self) -> int:
-        """Exponential, addition, division and multiplication, one each per element."""
-        return 4 * self.elements
+    each: ClassVar = 4
+    """Exponential, addition, division and multiplication."""
+    roundings: ClassVar = 32
+    """As in softmax: a fast exponential is off by a few roundings, more for large numbers."""
 
     @property
     def units(self) -> Mapping[str, int]:
         """One exponential, or one hyperbolic tangent, for each element."""
         return {SFU: self.elements}
 
-    @property
-    def tolerance(self) -> float:
-        """As in softmax: a fast exponential is off by a few roundings, more for large numbers."""
-        return self.precision.rounding(32)
-
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """The smallest normal number of FP32: smaller results may be zero."""
         return 2.0**-126
 
-    def hard_elements(self) -> dict[str, dict[str, float]]:
+    def hard_parts(self) -> dict[str, dict[str, float]]:
         """Gates whose exponentials overflow, and gates of which little is left."""
         far, small = FAR[self.precision.accumulate.bytes], 1 / self.precision.input.scale
         gates = {"gates far above zero": far, "gates far below zero": -far, "gates of -8": -8.0}
@@ -77,7 +64,7 @@ class SwiGlu(Elementwise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rope(Problem):
+class Rope(Parts):
     """Tells attention where a token is: Su et al., "RoFormer", 2021.
 
     X and Y have the shape (batch, heads, tokens, head_size), ``cos`` and ``sin`` (tokens,
@@ -91,7 +78,12 @@ class Rope(Problem):
     formula: ClassVar = "y₁ = x₁·cos - x₂·sin, y₂ = x₂·cos + x₁·sin, of the halves of each head"
     work: ClassVar = "3·batch·heads·tokens·head_size"
     sizes: ClassVar = ("tokens",)
+    axes: ClassVar = ("batch", "heads", "tokens")
     arguments: ClassVar = ("pairs", "tokens", "half", "x", "cos", "sin", "y")
+    each: ClassVar = 3
+    """Two multiplications, and an addition or a subtraction."""
+    roundings: ClassVar = 3
+    """Two products and their sum."""
 
     tokens: int = extent("tokens, each with angles of its own")
     heads: int = extent("heads", 32)
@@ -124,16 +116,6 @@ class Rope(Problem):
         """The shape of the tables."""
         return (self.tokens, self.half)
 
-    @property
-    def flops(self) -> int:
-        """Four multiplications, an addition and a subtraction for each pair."""
-        return 6 * self.pairs
-
-    @property
-    def tolerance(self) -> float:
-        """Two products and their sum: three roundings in the accumulate type, one to the output."""
-        return self.precision.rounding(3)
-
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Of the products, which may cancel."""
         return rms["x"] * max(rms["cos"], rms["sin"])
@@ -151,30 +133,12 @@ class Rope(Problem):
         turned = (first * cos - second * sin, second * cos + first * sin)
         return {"y": arrays.concatenate(turned, axis=-1)}
 
-    # Verification.
-
-    def _piece(self, sequences: Any, heads: Any, tokens: Any) -> Piece:
+    def _piece(self, *some: Any) -> Piece:
         """Some tokens of some heads, and their angles."""
-        x: Index = (sequences, heads, tokens, ALL)
-        return Piece({"x": x, "y": x, "cos": (tokens, ALL), "sin": (tokens, ALL)})
+        x, angles = (*some, ALL), (some[-1], ALL)
+        return Piece({"x": x, "y": x, "cos": angles, "sin": angles})
 
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Every element, box by box."""
-        most = max(1, PIECE_ELEMENTS // self.head_size)
-        for box in boxes((self.batch, self.heads, self.tokens), most):
-            yield self._piece(*box)
-
-    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
-        """Some tokens of each kind, in one head."""
-        sequence, head = draw.randrange(self.batch), draw.randrange(self.heads)
-        kinds = self.hard_tokens()
-        for title, tokens in scattered(draw, self.tokens, sorted(kinds)).items():
-            one = slice(sequence, sequence + 1), slice(head, head + 1)
-            piece = self._piece(*one, tokens)
-            values = {name: (piece.select[name], n) for name, n in kinds[title].items()}
-            yield Hard(title, values, piece)
-
-    def hard_tokens(self) -> dict[str, dict[str, float]]:
+    def hard_parts(self) -> dict[str, dict[str, float]]:
         """By title the number in each input."""
         scale = self.precision.input.scale
         return {
@@ -186,7 +150,7 @@ class Rope(Problem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedding(Problem):
+class Embedding(Moves, Parts):
     """How a language model begins: each token is a row of a table.
 
     Of the table only the rows that tokens have are compulsory, each once. Tokens are drawn evenly
@@ -199,6 +163,8 @@ class Embedding(Problem):
     work: ClassVar = "0"
     sizes: ClassVar = ("tokens", "words", "columns")
     arguments: ClassVar = ("tokens", "columns", "ids", "table", "y")
+    axes: ClassVar = ("tokens",)
+    whole: ClassVar = ("table",)
 
     tokens: int = extent("tokens")
     words: int = extent("rows of the table")
@@ -222,49 +188,19 @@ class Embedding(Problem):
         ids, table, y = self.operands
         return {DRAM: ids.bytes + self.distinct * table.bytes // self.words + y.bytes}
 
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def tolerance(self) -> float:
-        """A copy is exact."""
-        return 0.0
-
-    @property
-    def moves(self) -> bool:
-        """Unless it converts."""
-        return self.precision.input == self.precision.output
-
-    @property
-    def grid_extents(self) -> tuple[int, ...]:
-        """Blocks tile the tokens."""
-        return (self.tokens,)
-
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The rows."""
         return {"y": inputs.part("table", (inputs["ids"].astype(int), ALL))}
 
-    # Verification.
+    def hard_parts(self) -> dict[str, Any]:
+        """The row of some tokens: at both ends of the table, and many of one odd row."""
+        return {"the first row": 0, "the last row": self.words - 1, ODD: None}
 
-    def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Every row, some at a time."""
-        for (some,) in boxes((self.tokens,), max(1, PIECE_ELEMENTS // self.columns)):
-            yield self._piece(some)
-
-    def _piece(self, tokens: Any) -> Piece:
-        return Piece({"ids": (tokens,), "y": (tokens, ALL)})
-
-    def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
-        """Some tokens of each kind: at both ends of the table, and many of one odd row."""
+    def _values(
+        self, arrays: Any, draw: random.Random, title: str, piece: Piece
+    ) -> dict[str, tuple[Index, Any]]:
+        if title != ODD:
+            return {"ids": (piece.select["ids"], self.hard_parts()[title])}
         row, subnormal = draw.randrange(self.words), self.precision.input.subnormal
         odd = arrays.where(arrays.arange(self.columns) % 2 == 0, subnormal, -0.0)[None]
-        kinds = {"the first row": 0, "the last row": self.words - 1}
-        kinds |= {"a row of subnormal numbers and negative zeros": row}
-        for title, tokens in scattered(draw, self.tokens, sorted(kinds)).items():
-            piece = self._piece(tokens)
-            values: dict[str, Any] = {"ids": ((tokens,), kinds[title])}
-            if "subnormal" in title:
-                values["table"] = ((slice(row, row + 1), ALL), odd)
-            yield Hard(title, values, piece)
+        return {"ids": (piece.select["ids"], row), "table": ((slice(row, row + 1), ALL), odd)}

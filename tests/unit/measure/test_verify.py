@@ -19,7 +19,7 @@ from rooflab.measure.verify import unlike, verify
 from rooflab.model.encoding import count_nan, decode, encode
 from rooflab.model.precision import BF16, FP8_E4M3, FP16, FP32, INT32, INT64, PRECISIONS
 from rooflab.model.problem import Inputs, Operand, Problem
-from rooflab.workloads import batches, build, rows
+from rooflab.workloads import build, parts, rows
 from rooflab.workloads import gemm as product
 from rooflab.workloads.gemm import LAYOUTS
 
@@ -481,7 +481,7 @@ def test_every_output_of_a_copy_counts() -> None:
 def test_problems_in_pieces_are_compared_whole(
     workload: str, parameters: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (batches, rows):
+    for module in (parts, rows):
         monkeypatch.setattr(module, "PIECE_ELEMENTS", 300)
     operands = computed(build(workload, "fp32", parameters))
     assert verify(DEVICE, operands, 0).reason == ""

@@ -37,7 +37,8 @@ def test_both_ends_of_every_gradient_are_compared(
 ) -> None:
     operands = computed(queries, keys, causal)
     monkeypatch.setattr(attention, "WHOLE_FLOPS", whole)
-    monkeypatch.setattr(attention_gradients, "PIECE_ELEMENTS", most)
+    for module in (attention, attention_gradients):
+        monkeypatch.setattr(module, "PIECE_ELEMENTS", most)
     assert verify(DEVICE, operands, 0).reason == ""
     for name, at in CORNERS:
         array: Any = operands[name]

@@ -26,7 +26,7 @@ from rooflab.measure.verify import Expected, unlike, verify
 from rooflab.model.encoding import E4M3, decode, encode
 from rooflab.model.precision import FP32, PRECISIONS
 from rooflab.model.problem import Problem
-from rooflab.workloads import build, catalogue, rows
+from rooflab.workloads import build, catalogue, parts
 from rooflab.workloads.optimizers import AdamW
 
 DEVICE = fake.FakeDevice()
@@ -641,7 +641,7 @@ def test_rounding_of_one_digit_too_many_is_found(workload: str) -> None:
 def test_sums_over_rows_are_those_of_all_pieces(
     monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
-    monkeypatch.setattr(rows, "PIECE_ELEMENTS", 100)
+    monkeypatch.setattr(parts, "PIECE_ELEMENTS", 100)
     operands = computed(build("layernorm_backward", "fp32", {"rows": 33, "columns": 50}))
     expected = Expected(DEVICE, operands, 0, most_bytes)
     assert expected.verdict(operands).reason == ""
