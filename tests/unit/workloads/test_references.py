@@ -187,39 +187,12 @@ def test_work_and_bytes_by_hand(workload: str, precision: str, flops: int, bytes
 Inputs = dict[str, NDArray[np.float64]]
 
 
-def loops(problem: Problem, inputs: Inputs) -> Any:
-    """The output, or each of several by its name, element by element as the formula says."""
-    several = ("rmsnorm_backward", "layernorm_backward", "attention_backward", "quantize")
-    if problem.workload in ("route", "sort_experts", "combine"):
-        return routing_loops(problem, inputs)
-    if problem.workload in several:
-        return several_loops(problem, inputs)
-    settings: Any = problem.settings
-    extents = problem.extents
-    if problem.workload in ("gemm", "grouped_gemm", "w4a16", "block_gemm", "linear"):
-        return product_loops(problem, inputs)
-    if problem.workload == "gemv":
-        rows = (math.fsum(row * inputs["x"]) for row in inputs["a"])
-        return np.array(list(rows))
-    if problem.workload == "sum":
-        return np.array([math.fsum(inputs["x"])])
-    if problem.workload == "allreduce":
-        return np.array([[math.fsum(column) for column in inputs["x"].T]] * extents["gpus"])
-    if problem.workload == "allgather":
-        return np.array([[*inputs["x"].reshape(-1)]] * extents["gpus"])
-    if problem.workload in ("add", "copy", "triad"):
-        a = inputs["a"]
-        other = {"add": 1.0, "copy": 0.0, "triad": settings.get("alpha")}[problem.workload]
-        b = inputs.get("b", np.zeros_like(a))
-        flat = [x + other * y for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)]
-        return np.array(flat).reshape(a.shape)
-    if problem.workload in ("blur", "fft", "spectrum", "filter"):
-        return batch_loops(problem, inputs)
-    if problem.workload == "attention":
-        return attention_loops(problem, inputs)
-    if problem.workload in ("swiglu", "rope", "embedding", "adamw"):
-        return layer_loops(problem, inputs)
-    return row_loops(problem, inputs)
+def elementwise_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    a = inputs["a"]
+    other: Any = {"add": 1.0, "copy": 0.0}.get(problem.workload, problem.settings.get("alpha"))
+    b = inputs.get("b", np.zeros_like(a))
+    flat = [x + other * y for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)]
+    return np.array(flat).reshape(a.shape)
 
 
 def gemm_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
@@ -235,10 +208,6 @@ def gemm_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
 
 def product_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Element by element, of the expert whose end comes first, or of unpacked weights."""
-    if problem.workload == "gemm":
-        return gemm_loops(problem, inputs)
-    if problem.workload == "linear":
-        return linear_loops(problem, inputs)
     x, table = inputs["x"], np.array(E4M3)
     if problem.workload == "block_gemm":
         x = table[x]
@@ -273,18 +242,22 @@ def linear_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     return made
 
 
+def losses(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    pairs = zip(inputs["x"], inputs["targets"].astype(int), strict=True)
+    return np.array([math.log(math.fsum(np.exp(row))) - row[target] for row, target in pairs])
+
+
+def loss_gradients(problem: Problem, inputs: Inputs) -> Any:
+    made = np.exp(inputs["x"])
+    made /= np.array([[math.fsum(row)] for row in made])
+    for row, target in zip(made, inputs["targets"].astype(int), strict=True):
+        row[target] -= 1
+    return problem.settings["scale"] * made
+
+
 def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     """Row by row."""
     settings: Any = problem.settings
-    if problem.workload == "cross_entropy":
-        pairs = zip(inputs["x"], inputs["targets"].astype(int), strict=True)
-        return np.array([math.log(math.fsum(np.exp(row))) - row[target] for row, target in pairs])
-    if problem.workload == "cross_entropy_backward":
-        made = np.exp(inputs["x"])
-        made /= np.array([[math.fsum(row)] for row in made])
-        for row, target in zip(made, inputs["targets"].astype(int), strict=True):
-            row[target] -= 1
-        return np.array(settings["scale"] * made)
     made = np.empty(inputs["x"].shape)
     for row, out in zip(inputs["x"], made, strict=True):
         if problem.workload == "softmax":
@@ -303,35 +276,26 @@ def row_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
     return made
 
 
-def several_loops(problem: Problem, inputs: Inputs) -> dict[str, Any]:
-    """Several outputs."""
-    if problem.workload == "quantize":
-        return quantized(inputs["x"])
-    if problem.workload == "attention_backward":
-        return attention_gradients(problem, inputs)
-    return norm_gradients(problem, inputs)
+def combine_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    places = inputs["places"].astype(int).reshape(-1, problem.extents["chosen"])
+    pairs = [[(inputs["shares"][p], inputs["rows"][p]) for p in some] for some in places]
+    return np.array([sum(share * row for share, row in some) for some in pairs])
 
 
-def routing_loops(problem: Problem, inputs: Inputs) -> Any:
+def route_loops(problem: Problem, inputs: Inputs) -> dict[str, Any]:
     """Token by token, with lists."""
-    chosen: Any = problem.extents["chosen"]
-    if problem.workload == "combine":
-        places = inputs["places"].astype(int).reshape(-1, chosen)
-        pairs = [[(inputs["shares"][p], inputs["rows"][p]) for p in some] for some in places]
-        return np.array([sum(share * row for share, row in some) for some in pairs])
-    if problem.workload == "sort_experts":
-        return sorted_loops(inputs["ids"].astype(int), inputs["weights"])
     made: dict[str, Any] = {"weights": [], "ids": []}
     for row in inputs["logits"]:
-        ids = sorted(range(len(row)), key=lambda e: -row[e])[:chosen]
+        ids = sorted(range(len(row)), key=lambda e: -row[e])[: problem.extents["chosen"]]
         whole = math.fsum(np.exp(row))
         made["weights"].append([math.exp(row[e]) / whole for e in ids])
         made["ids"].append(ids)
     return made
 
 
-def sorted_loops(ids: Any, weights: Any) -> dict[str, Any]:
+def sorted_loops(problem: Problem, inputs: Inputs) -> dict[str, Any]:
     """By an append to the list of each expert."""
+    ids, weights = inputs["ids"].astype(int), inputs["weights"]
     lists: list[list[tuple[int, int]]] = [[] for _ in range(21)]
     for token, j in np.ndindex(*ids.shape):
         lists[ids[token, j]].append((token, j))
@@ -361,8 +325,9 @@ def norm_gradients(problem: Problem, inputs: Inputs) -> dict[str, Any]:
     return made
 
 
-def quantized(x: NDArray[np.float64]) -> dict[str, Any]:
+def quantized(problem: Problem, inputs: Inputs) -> dict[str, Any]:
     """Block by block, to the nearest of all numbers of E4M3."""
+    x = inputs["x"]
     numbers = np.array([number for number in E4M3 if not isnan(number)])
     made: dict[str, Any] = {"scales": [], "q": np.empty(x.shape)}
     for row, out in zip(x, made["q"], strict=True):
@@ -384,16 +349,14 @@ def stepped(given: Any, p: float, g: float, m: float, v: float) -> float:
     return p - step
 
 
-def layer_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
-    """Element by element, or turned as complex numbers."""
-    if problem.workload == "embedding":
-        return np.array([inputs["table"][int(token)] for token in inputs["ids"]])
-    if problem.workload == "adamw":
-        return np.array(list(map(partial(stepped, problem.settings), *inputs.values())))
-    if problem.workload == "swiglu":
-        pairs = zip(inputs["gate"].reshape(-1), inputs["up"].reshape(-1), strict=True)
-        made = np.array([gate / (1 + math.exp(-gate)) * up for gate, up in pairs])
-        return made.reshape(inputs["gate"].shape)
+def swiglu_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    pairs = zip(inputs["gate"].reshape(-1), inputs["up"].reshape(-1), strict=True)
+    made = np.array([gate / (1 + math.exp(-gate)) * up for gate, up in pairs])
+    return made.reshape(inputs["gate"].shape)
+
+
+def rope_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Turned as complex numbers."""
     x, half = inputs["x"], problem.extents["head_size"] // 2
     made = np.empty(x.shape)
     for z, head, token, i in np.ndindex(*x.shape[:3], half):
@@ -435,18 +398,11 @@ def attention_gradients(problem: Problem, inputs: Inputs) -> dict[str, Any]:
     return made
 
 
-def batch_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
-    """The workloads over images and matrices."""
-    if problem.workload == "blur":
-        return np.array([blurred(image) for image in inputs["x"]])
-    if problem.workload == "filter":
-        return np.array([filtered(image, problem) for image in inputs["x"]])
-    if problem.workload == "fft":
-        matrices = [complex_matrix(x) for x in inputs["x"]]
-    else:
-        pairs = zip(inputs["a"], inputs["b"], strict=True)
-        matrices = [product(complex_matrix(a), complex_matrix(b)) for a, b in pairs]
-    made = np.array([dft(matrix) for matrix in matrices])
+def fft_loops(problem: Problem, inputs: Inputs) -> NDArray[np.float64]:
+    """Of matrices, or of products of two."""
+    several = zip(*inputs.values(), strict=True)
+    matrices = [[complex_matrix(one) for one in some] for some in several]
+    made = np.array([dft(product(*some) if len(some) > 1 else some[0]) for some in matrices])
     return np.stack([made.real, made.imag], axis=-1)
 
 
@@ -492,6 +448,36 @@ def filtered(image: NDArray[np.float64], problem: Problem) -> NDArray[np.float64
     return dft(np.fft.ifftshift(centred), +1).real / n**2
 
 
+LOOPS: dict[str, Callable[[Problem, Inputs], Any]] = {
+    "gemm": gemm_loops,
+    **dict.fromkeys(("grouped_gemm", "w4a16", "block_gemm"), product_loops),
+    "linear": linear_loops,
+    "gemv": lambda problem, inputs: [math.fsum(row * inputs["x"]) for row in inputs["a"]],
+    "sum": lambda problem, inputs: [math.fsum(inputs["x"])],
+    "allreduce": lambda problem, inputs: [[math.fsum(column) for column in inputs["x"].T]] * 3,
+    "allgather": lambda problem, inputs: [[*inputs["x"].reshape(-1)]] * 3,
+    **dict.fromkeys(("add", "copy", "triad"), elementwise_loops),
+    **dict.fromkeys(("softmax", "layernorm", "rmsnorm"), row_loops),
+    **dict.fromkeys(("layernorm_backward", "rmsnorm_backward"), norm_gradients),
+    "cross_entropy": losses,
+    "cross_entropy_backward": loss_gradients,
+    "quantize": quantized,
+    "route": route_loops,
+    "sort_experts": sorted_loops,
+    "combine": combine_loops,
+    "swiglu": swiglu_loops,
+    "rope": rope_loops,
+    "embedding": lambda problem, inputs: [inputs["table"][int(one)] for one in inputs["ids"]],
+    "adamw": lambda problem, inputs: [*map(partial(stepped, problem.settings), *inputs.values())],
+    "attention": attention_loops,
+    "attention_backward": attention_gradients,
+    "blur": lambda problem, inputs: [blurred(image) for image in inputs["x"]],
+    "filter": lambda problem, inputs: [filtered(image, problem) for image in inputs["x"]],
+    **dict.fromkeys(("fft", "spectrum"), fft_loops),
+}
+"""The output, or each of several by its name, element by element as the formula says."""
+
+
 @pytest.mark.parametrize("workload", EXAMPLES)
 def test_references_are_what_the_formulas_say(workload: str) -> None:
     compare_with_loops(example(workload, "fp64"))
@@ -509,7 +495,7 @@ def compare_with_loops(problem: Problem) -> None:
         for one in problem.operands
         if one.read
     }
-    wanted = loops(problem, {name: array.copy() for name, array in inputs.items()})
+    wanted = LOOPS[problem.workload](problem, {name: a.copy() for name, a in inputs.items()})
     poison(operands)
     fake.compute(operands)()
     if not isinstance(wanted, dict):
