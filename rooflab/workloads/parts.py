@@ -82,8 +82,8 @@ class Parts(Problem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moves(Problem):
-    """The base of workloads that only move numbers."""
+class Exact(Problem):
+    """The base of workloads without arithmetic."""
 
     @property
     def flops(self) -> int:
@@ -94,6 +94,11 @@ class Moves(Problem):
     def tolerance(self) -> float:
         """A copy is exact."""
         return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moves(Exact):
+    """The base of workloads that only move numbers."""
 
     @property
     def moves(self) -> bool:

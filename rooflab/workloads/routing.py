@@ -22,13 +22,12 @@ from rooflab.model.problem import (
     Inputs,
     Operand,
     Piece,
-    Problem,
     boxes,
     extent,
     scattered,
     setting,
 )
-from rooflab.workloads.parts import ALL, Parts
+from rooflab.workloads.parts import ALL, Exact, Parts
 
 SPREAD: Final = 64
 """The largest logit of a row is less than this above the least: no exponential vanishes."""
@@ -151,7 +150,7 @@ class Route(Parts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SortExperts(Problem):
+class SortExperts(Exact):
     """Tokens in the order of their experts, as a grouped product needs them.
 
     A slot is an expert of a token, with the number token·chosen + j. Slots are sorted by expert,
@@ -193,16 +192,6 @@ class SortExperts(Problem):
             Operand("places", rows, INT64, "out"),
             Operand("ends", (self.experts,), INT32, "out"),
         )
-
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def tolerance(self) -> float:
-        """A copy is exact."""
-        return 0.0
 
     @property
     def grid_extents(self) -> tuple[int, ...]:

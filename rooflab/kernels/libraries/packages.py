@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from math import prod
 from typing import Any, Final
 
 from rooflab.devices.base import Device, Launch
@@ -129,10 +130,7 @@ def _placed(torch: Any, outputs: Iterable[Any]) -> AbstractContextManager[None]:
 def _asked(torch: Any, called: Any, given: Any, words: dict[str, Any]) -> tuple[int, Any] | None:
     """The number of elements and the type of new memory, None for other calls."""
     if called is torch.empty and given and isinstance(given[0], tuple):
-        size = 1
-        for extent in given[0]:
-            size *= extent
-        return size, words.get("dtype")
+        return prod(given[0]), words.get("dtype")
     if called in (torch.empty_like, torch.zeros_like):
         return given[0].numel(), words.get("dtype") or given[0].dtype
     return None

@@ -119,6 +119,19 @@ def queue_of(torch: Any, device: Device) -> AbstractContextManager[Any]:
     return queue
 
 
+def launch_on(
+    queue: AbstractContextManager[Any], work: Callable[[], object], told: str, operands: Operands
+) -> Launch:
+    """What PyTorch does in ``work``, on a queue and without saving anything for gradients."""
+    import torch
+
+    def call() -> None:
+        with queue, torch.no_grad():
+            work()
+
+    return guarded(call, RuntimeError, told, alive=operands)
+
+
 def attention(backend: str, device: Device, operands: Operands) -> Launch:
     """Heads that share keys are ``enable_gqa``; there is no ``out``, so the result is copied."""
     import torch
@@ -136,11 +149,11 @@ def attention(backend: str, device: Device, operands: Operands) -> Launch:
         **_mask(torch, backend, problem, q.device),
     )
 
-    def call() -> None:
-        with queue, torch.no_grad(), sdpa_kernel(chosen):
+    def work() -> None:
+        with sdpa_kernel(chosen):
             o.copy_(attend())
 
-    return guarded(call, RuntimeError, f"PyTorch's {backend} attention", alive=operands)
+    return launch_on(queue, work, f"PyTorch's {backend} attention", operands)
 
 
 def _add(device_kind: str, name: str, title: str, *precisions: str, **facts: Any) -> None:
@@ -439,13 +452,8 @@ def _called(work: Callable[..., None], device: Device, operands: Operands) -> La
     import torch
 
     queue, given = queue_of(torch, device), tensors(operands)
-
-    def call() -> None:
-        with queue, torch.no_grad():
-            work(*given)
-
     told = f"PyTorch's {operands.problem.workload}"
-    return guarded(call, RuntimeError, told, alive=operands)
+    return launch_on(queue, partial(work, *given), told, operands)
 
 
 @lru_cache(maxsize=1)
@@ -495,12 +503,8 @@ def fused_adamw(device: Device, operands: Operands) -> Launch:
     names = {"lr": problem.lr, "beta1": problem.beta1, "beta2": problem.beta2}
     names |= {"weight_decay": problem.decay, "eps": problem.epsilon}
     names |= {"amsgrad": False, "maximize": False}
-
-    def call() -> None:
-        with queue, torch.no_grad():
-            torch._fused_adamw_([p], [g], [m], [v], [], [step], **names)
-
-    return guarded(call, RuntimeError, "PyTorch's fused AdamW", alive=operands)
+    work = partial(torch._fused_adamw_, [p], [g], [m], [v], [], [step], **names)
+    return launch_on(queue, work, "PyTorch's fused AdamW", operands)
 
 
 for _kind in ("cuda", "cpu"):

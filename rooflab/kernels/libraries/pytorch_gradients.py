@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from rooflab.devices.base import Device, Launch
 from rooflab.kernels.base import Operands
-from rooflab.kernels.libraries.cuda import guarded
-from rooflab.kernels.libraries.pytorch import add, aligned, queue_of, tensors
+from rooflab.kernels.libraries.pytorch import add, aligned, launch_on, queue_of, tensors
 from rooflab.model.problem import Problem
 from rooflab.workloads.attention_gradients import AttentionBackward
 
@@ -87,14 +86,13 @@ def attention_backward(
     outputs, inputs = given[-RESULTS:], given[:-RESULTS]
     gradients: list[Gradients] = []
 
-    def call() -> None:
-        with queue, torch.no_grad():
-            if not gradients:
-                gradients.append(prepared(torch, problem, *inputs))
-            for output, found in zip(outputs, gradients[0](), strict=True):
-                output.copy_(found)
+    def work() -> None:
+        if not gradients:
+            gradients.append(prepared(torch, problem, *inputs))
+        for output, found in zip(outputs, gradients[0](), strict=True):
+            output.copy_(found)
 
-    launch = guarded(call, RuntimeError, "PyTorch's gradients of attention", alive=operands)
+    launch = launch_on(queue, work, "PyTorch's gradients of attention", operands)
     launch()  # with a forward pass
     return launch
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, Final
 
 from rooflab.devices.base import Device, Launch
 from rooflab.kernels.base import Operands
-from rooflab.kernels.libraries.cuda import guarded, multiples, scales_of_128
+from rooflab.kernels.libraries.cuda import multiples, scales_of_128
 from rooflab.kernels.libraries.pytorch import (
     add,
+    launch_on,
     queue_of,
     tensors,
     unpacked,
@@ -38,12 +40,11 @@ def loop(device: Device, operands: Operands) -> Launch:
     rows = [slice(*ends) for ends in pairwise((0, *problem.ends))]
     products = [(x[some], w[e], y[some]) for e, some in enumerate(rows) if problem.counts[e]]
 
-    def call() -> None:
-        with queue, torch.no_grad():
-            for tokens, weights, result in products:
-                torch.mm(tokens, weights, out=result)
+    def work() -> None:
+        for tokens, weights, result in products:
+            torch.mm(tokens, weights, out=result)
 
-    return guarded(call, RuntimeError, "PyTorch's products", alive=operands)
+    return launch_on(queue, work, "PyTorch's products", operands)
 
 
 def grouped(device: Device, operands: Operands) -> Launch:
@@ -53,11 +54,10 @@ def grouped(device: Device, operands: Operands) -> Launch:
     queue = queue_of(torch, device)
     x, w, ends, y = tensors(operands)
 
-    def call() -> None:
-        with queue, torch.no_grad():
-            y.copy_(torch._grouped_mm(x, w, offs=ends))
+    def work() -> None:
+        y.copy_(torch._grouped_mm(x, w, offs=ends))
 
-    return guarded(call, RuntimeError, "PyTorch's grouped product", alive=operands)
+    return launch_on(queue, work, "PyTorch's grouped product", operands)
 
 
 def _no_grouped(device_kind: str) -> Any:
@@ -106,11 +106,10 @@ def int4(device: Device, operands: Operands) -> Launch:
             packed = torch._convert_weight_to_int4pack(w << 4 | w >> 4, INNER_TILES)
     multiply = torch._weight_int4pack_mm_for_cpu if cpu else torch._weight_int4pack_mm
 
-    def call() -> None:
-        with queue, torch.no_grad():
-            y.copy_(multiply(x, packed, GROUP, pairs))
+    def work() -> None:
+        y.copy_(multiply(x, packed, GROUP, pairs))
 
-    return guarded(call, RuntimeError, "PyTorch's product of 4-bit weights", alive=operands)
+    return launch_on(queue, work, "PyTorch's product of 4-bit weights", operands)
 
 
 def scaled(device: Device, operands: Operands) -> Launch:
@@ -120,12 +119,8 @@ def scaled(device: Device, operands: Operands) -> Launch:
     queue = queue_of(torch, device)
     x, w, x_scales, w_scales, y = tensors(operands)
     given = (x, w.T, x_scales.T, w_scales.T)
-
-    def call() -> None:
-        with queue, torch.no_grad():
-            torch._scaled_mm(*given, out_dtype=torch.bfloat16, out=y)
-
-    return guarded(call, RuntimeError, "PyTorch's scaled product", alive=operands)
+    work = partial(torch._scaled_mm, *given, out_dtype=torch.bfloat16, out=y)
+    return launch_on(queue, work, "PyTorch's scaled product", operands)
 
 
 FLOATS: Final = {"cuda": ("fp64", "fp32", "fp16", "bf16"), "cpu": ("fp64", "fp32")}
