@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from math import ceil, e, frexp, inf, ldexp, log, log2, sqrt
 from typing import Any, ClassVar, Final
 
-from rooflab.model.problem import (
-    PIECE_ELEMENTS,
-    Index,
-    Inputs,
-    Operand,
-    Piece,
-    in_and_out,
-)
+from rooflab.model.problem import PIECE_ELEMENTS, Index, Inputs, Operand, Piece, in_and_out
 from rooflab.workloads.attention import FIRST, MARK, ONE, RUN, Attention
 from rooflab.workloads.parts import ALL, FAR
 

@@ -9,14 +9,7 @@ from math import sqrt
 from typing import Any, ClassVar, Final
 
 from rooflab.model.precision import FP8_E4M3, FP32, PRECISIONS, UINT8, Precision
-from rooflab.model.problem import (
-    Hard,
-    Index,
-    Inputs,
-    Operand,
-    Piece,
-    scattered,
-)
+from rooflab.model.problem import Hard, Index, Inputs, Operand, Piece, scattered
 from rooflab.workloads.linear import TokenProduct
 from rooflab.workloads.parts import ALL
 from rooflab.workloads.rows import row_scales

@@ -10,7 +10,7 @@ from rooflab.errors import UsageError
 from rooflab.model.encoding import E4M3_MAX, decode, encode
 from rooflab.model.precision import FP8_E4M3, FP32
 from rooflab.model.problem import Inputs, Operand, setting
-from rooflab.workloads.rows import Normalisation, row_scales
+from rooflab.workloads.rows import Normalisation
 
 BLOCK: Final = 128
 """Columns that share a scale, as in DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, 3.3.2."""
@@ -73,11 +73,10 @@ class Quantize(Normalisation):
 
         Equal numbers are all the largest of their block, at the end of what FP8 has.
         """
-        scales = row_scales(self.precision)
-        kinds = {f"rows of {title}": (scale, 0.0, 0.0) for title, scale in scales.items()}
-        kinds["rows with one large number"] = (1.0, 0.0, 400.0)
-        kinds["rows of equal numbers"] = (0.0, 0.7, 0.0)
-        return kinds
+        return super().hard_rows() | {
+            "rows with one large number": (1.0, 0.0, 400.0),
+            "rows of equal numbers": (0.0, 0.7, 0.0),
+        }
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """Numbers of FP8 that are nearest to the quotients."""

@@ -62,8 +62,12 @@ class RowsProblem(Parts):
             yield Hard(title, {matrix.name: (piece.select[matrix.name], values)}, piece)
 
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
-        """By title the half-width of uniform numbers, their mean, and what is added to one."""
-        raise NotImplementedError
+        """By title the half-width of uniform numbers, their mean, and what is added to one.
+
+        Here rows that are zero, tiny or huge.
+        """
+        scales = row_scales(self.precision)
+        return {f"rows of {title}": (scale, 0.0, 0.0) for title, scale in scales.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +112,6 @@ class Gemv(RowsProblem):
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """A sum of N random products has sqrt(N) times the size of one product."""
         return sqrt(self.n) * rms["a"] * rms["x"]
-
-    def hard_rows(self) -> dict[str, tuple[float, float, float]]:
-        """Rows of A that are zero, tiny or huge."""
-        scales = row_scales(self.precision)
-        return {f"rows of {title}": (scale, 0.0, 0.0) for title, scale in scales.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

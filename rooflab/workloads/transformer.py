@@ -9,16 +9,7 @@ from typing import Any, ClassVar, Final
 
 from rooflab.errors import UsageError
 from rooflab.model.precision import INT32
-from rooflab.model.problem import (
-    DRAM,
-    SFU,
-    Index,
-    Inputs,
-    Operand,
-    Piece,
-    extent,
-    in_and_out,
-)
+from rooflab.model.problem import DRAM, SFU, Index, Inputs, Operand, Piece, extent, in_and_out
 from rooflab.workloads.elementwise import Elementwise
 from rooflab.workloads.parts import ALL, FAR, Moves, Parts
 
@@ -108,13 +99,8 @@ class Rope(Parts):
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The heads, cosine and sine of each angle, the turned heads."""
-        shape, angles = (self.batch, self.heads, self.tokens, self.head_size), self.angles
+        shape, angles = (*self.counts, self.head_size), (self.tokens, self.half)
         return in_and_out(self.precision, x=shape, cos=angles, sin=angles, y=shape)
-
-    @property
-    def angles(self) -> tuple[int, int]:
-        """The shape of the tables."""
-        return (self.tokens, self.half)
 
     def magnitude(self, rms: Mapping[str, float]) -> float:
         """Of the products, which may cancel."""

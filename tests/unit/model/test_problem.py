@@ -190,10 +190,8 @@ def test_parts_differ_by_one_at_most_and_leave_nothing_out(total: int, count: in
 
 
 def test_an_operand_with_a_place_or_a_role_that_does_not_exist_is_refused() -> None:
-    roles, places = (
-        "'both' is not one of in, out, inout",
-        "'disk' is not one of device, pinned, pag",
-    )
+    roles = "'both' is not one of in, out, inout"
+    places = "'disk' is not one of device, pinned, pageable"
     for role, place, told in (("both", "device", roles), ("in", "disk", places)):
         with pytest.raises(UsageError, match=f"operand 'x': {told}"):
             Operand("x", (1,), FP32, role, place)  # type: ignore[arg-type]
