@@ -29,8 +29,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import erfc, expm1, fsum, inf, log, log1p, pi, sqrt
-from statistics import fmean, median
+from math import erfc, expm1, fsum, log, log1p, pi, sqrt
+from statistics import fmean, median, median_high, median_low
 from typing import Any, Final, NamedTuple
 
 from rooflab.model.measurement import is_possible
@@ -152,10 +152,8 @@ def judge(
     """Judge every member, given its processes, on every resource and point.
 
     ``resources`` has the resource of each point; points without one are ignored. Impossible times
-    count as missing. Raises ``ValueError`` for a threshold that is negative or not finite.
+    count as missing.
     """
-    if not 0 <= threshold_percent < inf:
-        raise ValueError(f"threshold of {threshold_percent} %")
     fleet = _Logs(members, resources)
     groups: dict[Hashable, list[Hashable]] = {}
     for point, resource in resources.items():
@@ -243,21 +241,15 @@ def others_medians(values: Mapping[str, float]) -> dict[str, float]:
     """
     if len(values) < 2:
         return {}
-    names = sorted(values, key=values.__getitem__)
-    ranked = [values[name] for name in names]
-    count = len(ranked) - 1
-    found = {}
-    for i, name in enumerate(names):
-        low, high = (ranked[k if k < i else k + 1] for k in ((count - 1) // 2, count // 2))
-        found[name] = min(max(ranked[i], low), high)
-    return found
+    low, high = median_low(values.values()), median_high(values.values())
+    return {name: high if value <= low else low for name, value in values.items()}
 
 
 # Tests -------------------------------------------------------------------------------------------
 
 
 class _Log(NamedTuple):
-    """The logarithm of a time, or of a ratio of times, and its standard error in one process."""
+    """The logarithm of a time and its standard error in one process."""
 
     value: float
     error: float
@@ -277,20 +269,14 @@ def _logs(process: ProcessTimes) -> dict[Hashable, _Log]:
 class _Differences:
     """Those of the processes of one member on one subject, as logarithms.
 
-    ``place`` is the mean difference of the member from the median of all.
+    ``error`` is the standard error in one process, ``place`` the mean difference of the member from
+    the median of all.
     """
 
-    logs: Sequence[_Log]
+    values: Sequence[float]
+    error: float
     place: float
     points: int
-
-    @property
-    def values(self) -> list[float]:
-        return [log.value for log in self.logs]
-
-    @property
-    def error(self) -> float:
-        return median(log.error for log in self.logs)
 
 
 class _Logs:
@@ -325,7 +311,7 @@ class _Logs:
             if (shared := [point for point in some if name in self._others[point]])
         }
         noise = _noise(list(compared.values()))
-        typical = median(len(one.logs) for one in compared.values()) if compared else 1
+        typical = median(len(one.values) for one in compared.values()) if compared else 1
         for name, some in mine.items():
             alone = Finding(
                 member=name,
@@ -344,14 +330,13 @@ class _Logs:
     def _differences(
         self, name: str, points: Sequence[Hashable], middle: Mapping[Hashable, float]
     ) -> _Differences:
-        found = []
+        values, errors = [], []
         for logs in self._logs[name]:
             if there := [point for point in points if point in logs]:
-                mean = fmean(logs[point].value - self._others[point][name] for point in there)
-                error = sqrt(sum(logs[point].error ** 2 for point in there)) / len(there)
-                found.append(_Log(mean, error))
+                values.append(fmean(logs[p].value - self._others[p][name] for p in there))
+                errors.append(sqrt(sum(logs[p].error ** 2 for p in there)) / len(there))
         place = fmean(self._centre[point][name] - middle[point] for point in points)
-        return _Differences(found, place, len(points))
+        return _Differences(values, median(errors), place, len(points))
 
 
 def _noise(members: Sequence[_Differences]) -> Noise:

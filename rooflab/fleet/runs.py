@@ -31,6 +31,7 @@ from rooflab.model.measurement import POSSIBLE_US, Measurement, is_possible
 from rooflab.model.problem import D2H, DRAM, H2D, SFU
 from rooflab.model.roofline import COMPUTE
 from rooflab.report.text import label, precision_title
+from rooflab.runs.compare import check_threshold
 from rooflab.runs.manifest import Manifest
 from rooflab.runs.store import MANIFEST, MEMBERS, RunData, load
 from rooflab.runs.text import clean
@@ -387,8 +388,7 @@ def assess(fleet: Fleet, threshold_percent: float = THRESHOLD_PERCENT) -> Assess
 
     Raises ``UsageError`` if no member has a row with status ok, or the threshold makes no sense.
     """
-    if not 0 <= threshold_percent < inf:
-        raise UsageError(f"the threshold cannot be {threshold_percent:g}: give 0 or more, in %")
+    check_threshold(threshold_percent)
     points = resources(fleet)
     if not points:
         raise UsageError(f"{str(fleet.path)[:200]} has no row with status ok: nothing to compare")

@@ -27,6 +27,7 @@ from rooflab.runs.compare import (
     Point,
     Verdict,
     changes,
+    check_threshold,
     compare,
     differences,
     judge,
@@ -107,8 +108,7 @@ def compare_programs(base: RunData, new: RunData, threshold_percent: float) -> P
 
     Raises ``UsageError`` if the threshold is impossible, or the runs had different data.
     """
-    if not 0 <= threshold_percent < inf:
-        raise UsageError(f"the threshold cannot be {threshold_percent:g}: give 0 or more, in %")
+    check_threshold(threshold_percent)
     refuse_different_data(base, new)
     before, after = Program.of(base), Program.of(new)
     if before.whole != after.whole:
