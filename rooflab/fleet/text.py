@@ -17,6 +17,7 @@ from rooflab.fleet.outliers import OUT, Finding, Noise, Rating
 from rooflab.fleet.runs import AVERAGES, Assessment, Resource, Standing
 from rooflab.model.diagnosis import LAUNCH
 from rooflab.model.roofline import COMPUTE
+from rooflab.report import verdicts
 from rooflab.report.fitting import FigureTable
 from rooflab.report.text import as_json, digits
 
@@ -41,10 +42,7 @@ def percent(share: float) -> str:
 def signed(share: float | None) -> str:
     """A difference in percent, with its sign: ``+3.10``."""
     value = 100 * (share or 0.0)
-    if value > 999:
-        return "> 999"
-    places = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{round(value, places) + 0.0:+.{places}f}"
+    return "> 999" if value > 999 else verdicts.signed(value)
 
 
 def interval(found: Finding | Cost) -> str:
@@ -106,9 +104,9 @@ def _count(found: Assessment) -> str:
     start = f"{many(len(judged), 'member')}, {many(len(found.resources), 'resource')}"
     if len(judged) < 2:
         return f"{start}: there is nothing to compare with."
-    verdicts = [standing.finding.verdict for standing in found.outliers]
-    counts = ", ".join(f"{verdicts.count(one)} {one.lower()}" for one in OUT)
-    return f"{start}: {counts if verdicts else 'no outlier'}."
+    ratings = [standing.finding.verdict for standing in found.outliers]
+    counts = ", ".join(f"{ratings.count(one)} {one.lower()}" for one in OUT)
+    return f"{start}: {counts if ratings else 'no outlier'}."
 
 
 def sentence(one: Standing) -> str:
@@ -196,8 +194,7 @@ def tables(found: Assessment, most: int = MOST_ROWS) -> list[Table]:
     Of more than ``most`` members, those in the middle of the order are left out if they are even.
     """
     names = short_names([member.name for member in found.fleet.members])
-    groups = {resource: found.of(resource) for resource in found.resources}
-    return [_table(resource, some, names, most) for resource, some in groups.items() if some]
+    return [_table(one, found.of(one), names, most) for one in found.resources]
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
