@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Self
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
 from rooflab.runs.manifest import read_object, told
-from rooflab.runs.store import FLEET, MANIFEST, MEMBERS, create_folder, is_fleet
+from rooflab.runs.store import FLEET, MANIFEST, MEMBERS, is_fleet
 from rooflab.runs.store import load as load_run
 
 SCHEMA: Final = 1
@@ -146,11 +146,6 @@ class Folder:
                 raise UsageError(f"{path}: {error.strerror}") from error
             stack.pop_all()
         self.write()
-
-    @classmethod
-    def create(cls, parent: Path, record: Record) -> Self:
-        """A new folder in ``parent``; raises ``UsageError`` if it cannot be created."""
-        return cls(create_folder(parent, "fleet", datetime.now(UTC)), record)
 
     def member(self, name: str) -> Path:
         """The run folder of a member."""

@@ -22,6 +22,7 @@ from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.coordinate import ConfigOf, Coordinator, Watcher
 from rooflab.fleet.launch import ALONE, LOCAL, TOGETHER, UNNAMED, Local, MemberLost, Prefix, Setup
 from rooflab.fleet.record import DONE, Folder, MemberRecord, Record, load, slug
+from rooflab.runs.store import create_folder
 
 
 @contextmanager
@@ -86,7 +87,8 @@ def start(
         configs=configs,
         files=list(files),
     )
-    return _run(Folder.create(out, record), fleet, devices, settings, watcher)
+    folder = Folder(create_folder(out, "fleet", datetime.now(UTC)), record)
+    return _run(folder, fleet, devices, settings, watcher)
 
 
 def resume(path: Path, fleet: Setup, files: Sequence[str], watcher: Watcher) -> Path:
