@@ -7,9 +7,9 @@ go on. A row is on disk before the next message of its member is read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Condition, Lock
@@ -130,21 +130,20 @@ class Coordinator:
         self.folder.set(ended)
         self.watcher.left(ended)
 
-    def start(self, member: MemberRecord, stack: ExitStack) -> Link:
-        """Start a member; it ends with ``stack``."""
+    @contextmanager
+    def started(self, member: MemberRecord) -> Iterator[Link]:
+        """A member, from its start to its end."""
         with self._change:
             if self._stopped:
                 raise MemberLost("not started")
             link = self.fleet.launcher.start(member.host, member.device)
             self._links.add(link)
-
-        @stack.callback
-        def end() -> None:
+        try:
+            yield link
+        finally:
             with self._change:
                 self._links.discard(link)
             link.close()
-
-        return link
 
     def claim(self, name: str) -> None:
         """Raise ``RefusedMember`` if another member of this sweep is the same device."""
@@ -178,7 +177,7 @@ class _Following:
         ahead = [0, 1]
         with self._stack as stack:
             stack.callback(lambda: self._company.come(*ahead))
-            link = self._coordinator.start(self.member, stack)
+            link = stack.enter_context(self._coordinator.started(self.member))
             config = self._coordinator.configure(self._greet(link))
             self._folder.set(self.member)
             self._company.meet(ahead.pop(0))
