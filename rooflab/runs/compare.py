@@ -175,7 +175,8 @@ def compare(base: RunData, new: RunData, threshold_percent: float) -> Comparison
     """
     check_threshold(threshold_percent)
     a, b = base.manifest.device, new.manifest.device
-    _refuse_different(("the kind of device", a.kind, b.kind), ("the device", a.name, b.name))
+    _refuse_different("the kind of device", a.kind, b.kind)
+    _refuse_different("the device", a.name, b.name)
     refuse_different_data(base, new)
     before = {row.key: row for row in base.measurements}
     after = {row.key: row for row in new.measurements}
@@ -185,7 +186,7 @@ def compare(base: RunData, new: RunData, threshold_percent: float) -> Comparison
     measured = [pair for pair in pairs if pair[0].status == pair[1].status == "ok"]
     caches = {(b.cache, n.cache) for b, n in measured}
     if caches and all(b and n and b != n for b, n in caches):
-        _refuse_different(("cache", *min(caches)))
+        _refuse_different("cache", *min(caches))
     changes = [StatusChange(b, n) for b, n in pairs if b.status != n.status]
     virtual = any(device.fact("virtual_machine") == "yes" for device in (a, b))
     return Comparison(
@@ -204,14 +205,13 @@ def compare(base: RunData, new: RunData, threshold_percent: float) -> Comparison
 # --- are the runs comparable? ------------------------------------------------------------------
 
 
-def _refuse_different(*conditions: tuple[str, object, object]) -> None:
-    """Raise ``UsageError`` for the first condition that differs."""
-    for what, base, new in conditions:
-        if base != new:
-            raise UsageError(
-                f"these runs are not comparable: {what} is {base} in BASE and {new} in NEW; "
-                "measure one of them again"
-            )
+def _refuse_different(what: str, base: object, new: object) -> None:
+    """Raise ``UsageError`` if a condition differs."""
+    if base != new:
+        raise UsageError(
+            f"these runs are not comparable: {what} is {base} in BASE and {new} in NEW; "
+            "measure one of them again"
+        )
 
 
 def same_device(base: RunData, new: RunData) -> bool:
@@ -224,9 +224,9 @@ def refuse_different_data(base: RunData, new: RunData) -> None:
     """Raise ``UsageError`` if the runs had other inputs, or another state of the cache."""
     a, b = base.manifest.config, new.manifest.config
     # Older runs lack both keys: they had one fill only, and their rows have the cache state.
-    _refuse_different(("fill", a.get("fill", "uniform"), b.get("fill", "uniform")))
+    _refuse_different("fill", a.get("fill", "uniform"), b.get("fill", "uniform"))
     if "cache" in a and "cache" in b:
-        _refuse_different(("cache", a["cache"], b["cache"]))
+        _refuse_different("cache", a["cache"], b["cache"])
 
 
 _Rows = Mapping[tuple[Any, ...], Measurement]

@@ -181,7 +181,7 @@ def together(rows: Sequence[Measurement]) -> Measurement:
         return rows[0]
     first = max(rows, key=total)
     counts, times = [row.launches or 0.0 for row in rows], [*map(total, rows)]
-    values: dict[str, Any] = {name: _sum(rows, name) for name in _SUMS}
+    values: dict[str, Any] = {n: sum(getattr(row, n) or 0 for row in rows) for n in _SUMS}
     values |= {name: _mean(rows, name, counts) for name in _OF_LAUNCHES}
     values |= {name: _mean(rows, name, times) for name in _OF_TIME}
     for name in ("flops", "bytes"):
@@ -203,10 +203,6 @@ def _whole(problem: ProblemRecord) -> ProblemRecord:
     if "same_as" in settings:
         settings["same_as"] = ""
     return replace(problem, size=problem.size.partition(" #")[0], settings=settings)
-
-
-def _sum(rows: Sequence[Measurement], name: str) -> Any:
-    return sum(getattr(row, name) or 0 for row in rows)
 
 
 def _mean(rows: Sequence[Measurement], name: str, weights: Sequence[float]) -> float | None:
