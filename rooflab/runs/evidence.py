@@ -59,9 +59,13 @@ class Witness:
     def next_rung(self, row: Measurement) -> Kernel | None:
         """The kernel after the row's on the ladder of our own kernels, for the same problem."""
         problem = row.problem
-        words = {name: value for name, value in problem.settings.items() if isinstance(value, str)}
-        of = (self._manifest.device.kind, problem.workload, problem.precision)
-        return _next_rung(row.kernel, *of, tuple(words.items()))
+        rungs = ladder(self._manifest.device.kind, problem.workload)
+        names = [kernel.name for kernel in rungs]
+        for kernel in rungs[names.index(row.kernel) + 1 :] if row.kernel in names else ():
+            fits = all(problem.settings.get(n) in given for n, given in kernel.choices.items())
+            if fits and problem.precision in kernel.precisions:
+                return kernel
+        return None
 
     def _find(self, workload: str, name: str) -> tuple[Kernel, KernelRecord] | None:
         """A kernel and its record, if the file that ran is one of ours and has not changed."""
@@ -90,9 +94,7 @@ class Witness:
         compiled = next(builds, {})
         registers, shared = (compiled.get(name) for name in ("registers", "shared_bytes"))
         built = _built(problem)
-        if built is None:
-            return None
-        shape = kernel.launch_shape(built, row.variant, multiprocessors)
+        shape = kernel.launch_shape(built, row.variant, multiprocessors) if built else None
         if shape is None or not isinstance(registers, int) or not isinstance(shared, int):
             return None
         capability = str(self._fact("compute_capability") or "")
@@ -113,23 +115,10 @@ def registry() -> Registry:
 
 
 @cache
-def _next_rung(
-    name: str, device_kind: str, workload: str, precision: str, words: tuple[tuple[str, str], ...]
-) -> Kernel | None:
-    settings = dict(words)
-    place = (device_kind, workload, OWN_BACKEND)
-    ladder = [
-        kernel
-        for kernel in registry().all()
-        if (kernel.device_kind, kernel.workload, kernel.backend) == place
-    ]
-    names = [kernel.name for kernel in ladder]
-    above = ladder[names.index(name) + 1 :] if name in names else []
-    for kernel in above:
-        fits = all(settings.get(word) in given for word, given in kernel.choices.items())
-        if fits and precision in kernel.precisions:
-            return kernel
-    return None
+def ladder(device_kind: str, workload: str) -> list[Kernel]:
+    """Our own kernels of a workload, by rung."""
+    of = (device_kind, workload, OWN_BACKEND)
+    return [k for k in registry().all() if (k.device_kind, k.workload, k.backend) == of]
 
 
 def _ratio(counted: float | None, modelled: int | None) -> float | None:

@@ -18,7 +18,7 @@ from rooflab.errors import RooflabError, UsageError
 from rooflab.model.measurement import CONTENDED, Measurement, is_possible
 from rooflab.model.problem import Problem
 from rooflab.runs.compare_programs import uncertainty
-from rooflab.runs.evidence import OWN_BACKEND, registry
+from rooflab.runs.evidence import OWN_BACKEND, ladder, registry
 from rooflab.runs.manifest import load_manifest
 from rooflab.runs.notation import options, read
 from rooflab.runs.program import Program, is_program
@@ -128,11 +128,8 @@ def kernels_for(problem: Problem, capability: str = "") -> list[str]:
     """The last of our kernels that support a problem, and the vendor's; none without ours."""
     found = [
         kernel.name
-        for kernel in registry().all()
-        if (kernel.device_kind, kernel.workload) == ("cuda", problem.workload)
-        and kernel.backend == OWN_BACKEND
-        and not kernel.refuses(problem)
-        and not (capability and kernel.unfit(capability))
+        for kernel in ladder("cuda", problem.workload)
+        if not kernel.refuses(problem) and not (capability and kernel.unfit(capability))
     ]
     library = registry().library("cuda", problem.workload)
     fits = library is not None and not library.refuses(problem)
