@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import synthetic
+
 from rooflab.model.facts import Fact
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
-from rooflab.runs import manifest, store
-from rooflab.workloads import build, find
+from rooflab.runs import store
+from rooflab.workloads import build
 
 BROKEN: dict[str, Any] = {"time_us": None, "time_lo_us": None, "time_hi_us": None, "cache": ""}
 
@@ -36,21 +38,10 @@ def measured(kernel: str, size: int, time: float, half: float, **other: Any) -> 
 def written(name: str, *rows: Measurement, driver: str = "580", **other: Any) -> Path:
     folder = Path(name)
     folder.mkdir()
-    device = manifest.DeviceRecord(
-        id="cuda:0", kind="cuda", name="NVIDIA H200", facts={"driver_version": Fact(driver)}
-    )
-    content = {
-        "created": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
-        "command": ["rooflab", "sweep"],
-        "versions": {"rooflab": "0.1.0"},
-        "host": {},
-        "device": device,
-        "roofline": Roofline(()),
-        "config": {},
-        "kernels": {},
-        "workloads": {"gemm": manifest.WorkloadRecord.of(find("gemm"))},
-    }
-    with store.RunWriter(folder, manifest.Manifest(**(content | other))) as writer:
+    facts = {"driver_version": Fact(driver)}
+    given = {"created": datetime(2026, 1, 2, 3, 4, tzinfo=UTC), **other}
+    made = synthetic.run("NVIDIA H200", Roofline(()), [], facts, **given)
+    with store.RunWriter(folder, made.manifest) as writer:
         for row in rows:
             writer.append(row, [])
     return folder

@@ -11,6 +11,7 @@ from typing import Any
 
 from measured import LADDER
 from pages import HOSTILE, hostile_run
+from synthetic import with_device
 
 from rooflab.fleet.page.page import to_html
 from rooflab.fleet.record import MemberRecord, Record
@@ -41,10 +42,9 @@ def slower(row: Measurement, factor: float) -> Measurement:
 
 
 def versioned(run: RunData, driver: str) -> RunData:
-    device = run.manifest.device
-    facts = device.facts | {"driver_version": Fact(value=driver, unit="", source="NVML")}
-    device = device.model_copy(update={"facts": facts})
-    return replace(run, manifest=run.manifest.model_copy(update={"device": device}))
+    driver_version = Fact(value=driver, unit="", source="NVML")
+    facts = run.manifest.device.facts | {"driver_version": driver_version}
+    return with_device(run, facts=facts)
 
 
 def fleet(

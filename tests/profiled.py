@@ -79,7 +79,7 @@ def program(*rows: Measurement, **about: Any) -> store.RunData:
         replace(row, share_percent=100 * (row.total_us or 0.0) / step_us) if step_us else row
         for row in rows
     ]
-    made = synthetic.run("NVIDIA H200", Roofline(()), shared, path=store.UNSAVED)
     described = {"name": "train.py", "steps": 5, "step_us": step_us, "notes": []} | about
-    made.manifest.program, made.manifest.workloads = described, {}
-    return made
+    given: dict[str, Any] = {"workloads": {}, "program": described, "path": store.UNSAVED}
+    command = ["rooflab", "profile", "train.py"]
+    return synthetic.run("NVIDIA H200", Roofline(()), shared, command=command, **given)

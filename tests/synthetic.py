@@ -156,20 +156,27 @@ def run(
     kind: str = "cuda",
     day: int = 20,
     path: Path = Path("results/synthetic"),
+    **other: Any,
 ) -> RunData:
-    """A run of ``measurements`` on a device called ``name``."""
-    manifest = Manifest(
-        created=datetime(2026, 11, day, 14, 3, tzinfo=UTC),
-        command=["rooflab", "sweep"],
-        versions={"rooflab": "0.1.0"},
-        host={},
-        device=DeviceRecord(id=f"{kind}:0", kind=kind, name=name, facts=facts or {}),
-        roofline=roofline,
-        config={},
-        kernels={},
-        workloads={"gemm": WorkloadRecord.of(Gemm)},
-    )
-    return RunData(path, manifest, measurements)
+    """A run of ``measurements`` on a device called ``name``; ``other`` values of its manifest."""
+    values: dict[str, Any] = {
+        "created": datetime(2026, 11, day, 14, 3, tzinfo=UTC),
+        "command": ["rooflab", "sweep"],
+        "versions": {"rooflab": "0.1.0"},
+        "host": {},
+        "device": DeviceRecord(id=f"{kind}:0", kind=kind, name=name, facts=facts or {}),
+        "roofline": roofline,
+        "config": {},
+        "kernels": {},
+        "workloads": {"gemm": WorkloadRecord.of(Gemm)},
+    }
+    return RunData(path, Manifest(**(values | other)), measurements)
+
+
+def with_device(run: RunData, **other: Any) -> RunData:
+    """``run`` with other values of its device."""
+    device = run.manifest.device.model_copy(update=other)
+    return replace(run, manifest=run.manifest.model_copy(update={"device": device}))
 
 
 def under(run: RunData, ceilings: Iterable[Ceiling]) -> RunData:

@@ -184,13 +184,13 @@ def _named(
     return dict(zip(chosen, places, strict=True))
 
 
-def spread(wanted: Sequence[float], top: float, bottom: float, gap: float = ROOMY) -> list[float]:
-    """Ascending heights near the wanted ones, ``gap`` apart, between ``top`` and ``bottom``."""
+def spread(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
+    """Ascending heights near the wanted ones, ``ROOMY`` apart, between ``top`` and ``bottom``."""
     found: list[float] = []
     for height in wanted:
-        found.append(max(height, found[-1] + gap if found else top))
+        found.append(max(height, found[-1] + ROOMY if found else top))
     limit = bottom
     for i in reversed(range(len(found))):
         found[i] = min(found[i], limit)
-        limit = found[i] - gap
+        limit = found[i] - ROOMY
     return found

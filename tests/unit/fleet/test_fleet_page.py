@@ -6,12 +6,12 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import fleet_pages
 import pytest
 from fleet_pages import fleet, hostile, lossy, name, page, sweep
 from pages import HOSTILE, Page, parse
+from synthetic import with_device
 
 from rooflab.errors import UsageError
 from rooflab.figures.model import Axis
@@ -150,8 +150,8 @@ def test_marks_are_at_their_differences() -> None:
 
 
 def test_names_do_not_overlap(large: str) -> None:
-    assert spread([5, 6, 7], 0, 100, 14) == [5, 19, 33]
-    assert spread([90, 95, 99], 0, 100, 14) == [72, 86, 100]
+    assert spread([5, 6, 7], 0, 100) == [5, 19, 33]
+    assert spread([90, 95, 99], 0, 100) == [72, 86, 100]
     for text in (
         large,
         page(fleet(2)),
@@ -222,18 +222,13 @@ def test_members_that_are_missing_are_there() -> None:
 def test_different_devices_are_apart() -> None:
     found = fleet(6)
     members = [
-        replace(member, runs=tuple(renamed(run) for run in member.runs)) if i < 3 else member
-        for i, member in enumerate(found.members)
+        replace(m, runs=tuple(with_device(run, name="NVIDIA H100") for run in m.runs))
+        for m in found.members[:3]
     ]
-    text = page(Fleet(found.path, tuple(members)))
+    text = page(Fleet(found.path, (*members, *found.members[3:])))
     sound(parse(text))
     assert "fleet of 6, H100, H200" in text
     assert any("DRAM of NVIDIA H100" in one.text for one in parse(text).all("th"))
-
-
-def renamed(run: Any) -> Any:
-    device = run.manifest.device.model_copy(update={"name": "NVIDIA H100"})
-    return replace(run, manifest=run.manifest.model_copy(update={"device": device}))
 
 
 # What is unusual ---------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ def rows(random: np.random.Generator, slow: Mapping[str, float], **other: Any) -
 
 
 def write(folder: Path, measurements: list[Measurement], points: int = 3) -> None:
-    run = synthetic.run("NVIDIA H200", synthetic.h200_roofline(), [])
+    run = synthetic.run("NVIDIA H200", synthetic.h200_roofline(), [], points=points)
     folder.mkdir(parents=True)
-    with RunWriter(folder, run.manifest.model_copy(update={"points": points})) as writer:
+    with RunWriter(folder, run.manifest) as writer:
         for row in measurements:
             writer.append(row, [[1.0]])
 
@@ -179,11 +179,8 @@ def test_the_members_vote_on_a_resource(tmp_path: Path) -> None:
 def test_different_devices_are_not_compared(tmp_path: Path) -> None:
     found = load_fleet(fleet(tmp_path, 4, 3, {3: SLOW}))
     member = found.members[3]
-    runs = []
-    for run in member.runs:
-        device = run.manifest.device.model_copy(update={"name": "NVIDIA H100"})
-        runs.append(replace(run, manifest=run.manifest.model_copy(update={"device": device})))
-    mixed = assess(Fleet(found.path, (*found.members[:3], replace(member, runs=tuple(runs)))))
+    runs = tuple(synthetic.with_device(run, name="NVIDIA H100") for run in member.runs)
+    mixed = assess(Fleet(found.path, (*found.members[:3], replace(member, runs=runs))))
     assert mixed.outliers == []
     assert "FP16 compute of NVIDIA H100" in screen(mixed)
 

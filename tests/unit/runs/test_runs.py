@@ -25,7 +25,6 @@ from rooflab.model.roofline import Ceiling, Roofline
 from rooflab.runs import store, table
 from rooflab.runs.manifest import (
     SCHEMA,
-    DeviceRecord,
     KernelRecord,
     Manifest,
     WorkloadRecord,
@@ -41,20 +40,12 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 def manifest(*workloads: str, **other: Any) -> Manifest:
-    values: dict[str, Any] = {
-        "created": NOW,
-        "command": ["rooflab", "sweep"],
-        "versions": {"rooflab": "0"},
-        "host": {},
-        "device": DeviceRecord(
-            id="cpu", kind="cpu", name="Exact", facts={"clock": Fact(None, reason="none")}
-        ),
-        "roofline": Roofline((Ceiling("compute", "fp32", 1e12, "measured", "given"),)),
-        "config": {},
-        "kernels": {},
-        "workloads": {name: WorkloadRecord.of(find(name)) for name in workloads or ["gemm"]},
-    }
-    return Manifest(**(values | other))
+    roofline = other.pop("roofline", Roofline((synthetic.compute("fp32", 1e12, "measured"),)))
+    facts = {"clock": Fact(None, reason="none")}
+    other.setdefault("versions", {"rooflab": "0"})
+    kinds = {name: WorkloadRecord.of(find(name)) for name in workloads or ["gemm"]}
+    run = synthetic.run("Exact", roofline, [], facts, kind="cpu", workloads=kinds, **other)
+    return run.manifest
 
 
 ROW = Measurement(
