@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +33,25 @@ POINTS = 2 * 2 * 4 * 4
 def keys(folder: Path) -> list[object]:
     """The identity of each row."""
     return [row.key for row in store.load(folder).measurements]
+
+
+def fleets() -> list[Path]:
+    """The folder of the fleet, if it is there."""
+    found = [path.parent for path in Path("results").glob("*/fleet.json")]
+    assert len(found) <= 1
+    return found
+
+
+def kept(known: Mapping[str, int]) -> dict[str, int]:
+    """How many rows each member has; none was lost, none is there twice."""
+    counts = dict(known)
+    for name in known if fleets() else ():
+        run = fleets()[0] / "members" / name
+        found = keys(run) if (run / store.MANIFEST).exists() else []
+        assert len(set(found)) == len(found), "a row is there twice"
+        assert len(found) >= known[name], "a row was lost"
+        counts[name] = len(found)
+    return counts
 
 
 def kill_all(pid: int) -> None:

@@ -224,23 +224,11 @@ def test_devices_of_one_host_by_sweep(rooflab: Rooflab) -> None:
 
 @pytest.mark.slow
 def test_from_python() -> None:
-    fleet = api.fleet_sweep(
-        hosts="a,b",
-        launch="env FAKE_MEMBER={host}",
-        python=sys.executable,
-        devices="fake:Member",
-        kernels="fast",
-        sizes=[64],
-        precisions="fp32",
-    )
+    way: dict[str, Any] = {"launch": "env FAKE_MEMBER={host}", "python": sys.executable}
+    way |= {"devices": "fake:Member"}
+    fleet = api.fleet_sweep(hosts="a,b", kernels="fast", sizes=[64], precisions="fp32", **way)
     assert [member.name for member in fleet.members] == ["a-a", "b-b"]
-    again = api.fleet_sweep(
-        hosts="a",
-        launch="env FAKE_MEMBER={host}",
-        python=sys.executable,
-        devices="fake:Member",
-        resume=fleet.path,
-    )
+    again = api.fleet_sweep(hosts="a", resume=fleet.path, **way)
     assert [len(member.runs) for member in again.members] == [1, 1]
     with pytest.raises(UsageError, match="--hosts needs --launch"):
         api.fleet_sweep(hosts="a", kernels="fast")

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from commands import gone, started, wait_until
-from kills import CONFIG, POINTS, keys
+from kills import CONFIG, POINTS, fleets, kept
 
 from rooflab.errors import RooflabError
 from rooflab.fleet import record as fleet_record
@@ -119,15 +119,9 @@ def only() -> Path:
     return path
 
 
-def fleets() -> list[Path]:
-    return [path.parent for path in Path("results").glob("*/fleet.json")]
-
-
 def rows(name: str) -> int:
-    run = only() / "members" / f"{name}-{name}"
-    found = keys(run) if (run / "manifest.json").exists() else []
-    assert len(set(found)) == len(found), "a row is there twice"
-    return len(found)
+    (count,) = kept({f"{name}-{name}": 0}).values()
+    return count
 
 
 def statuses() -> dict[str, str]:
@@ -293,7 +287,7 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
             process.wait(900)
         wait_until(partial(gone, list(seen)), patience_s=60 + 10 * len(names))
         nodes.complete()
-        known = _kept(names, known)
+        known = kept(known)
         undisturbed = undisturbed + 1 if killed == before else 0
         assert undisturbed < RESUMES, "nothing is left to kill, and it does not come to its end"
         if killed < KILLS and set(known.values()) == {POINTS}:
@@ -303,21 +297,9 @@ def test_killed_at_random_moments(nodes: Nodes) -> None:
     for _ in range(RESUMES):
         nodes.complete()
         code, out, err = finished(*_next(), *way)
-        known = _kept(names, known)
+        known = kept(known)
         if not code:
             break
     assert not code, (out, err)
     assert set(known.values()) == {POINTS}
     assert {one.status for one in fleet_record.load(only()).members.values()} == {"done"}
-
-
-def _kept(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
-    """How many rows each member has; none was lost, none is there twice."""
-    found = dict(known)
-    for name in names if fleets() else ():
-        run = only() / "members" / name
-        rows_of = keys(run) if (run / "manifest.json").exists() else []
-        assert len(set(rows_of)) == len(rows_of), "a row is there twice"
-        assert len(rows_of) >= known[name], "a row was lost"
-        found[name] = len(rows_of)
-    return found

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,11 +84,24 @@ def settings(kind: str) -> SweepConfig:
     return of_run(RUN.manifest.config)
 
 
+def setup(scripts: Scripts, **other: Any) -> Setup:
+    """``cuda:0`` of host a, unless others are given."""
+    return Setup(launcher=scripts, **({"hosts": ("a",), "devices": ("cuda:0",)} | other))
+
+
+def started(scripts: Scripts, **other: Any) -> Record:
+    path = session.start(setup(scripts, **other), settings, Path("out"), Watcher())
+    return fleet_record.load(path)
+
+
+def resumed(path: Path, scripts: Scripts, *files: str, **other: Any) -> Record:
+    return fleet_record.load(session.resume(path, setup(scripts, **other), files, Watcher()))
+
+
 def swept(of: dict[str, Script], *, mixed: bool = False) -> tuple[Path, Record, Scripts]:
     scripts = Scripts(of)
-    members = Setup(launcher=scripts, hosts=tuple(of), devices=("cuda:0",), mixed=mixed)
-    path = session.start(members, settings, Path("out"), Watcher())
-    return path, fleet_record.load(path), scripts
+    record = started(scripts, hosts=tuple(of), mixed=mixed)
+    return max(Path("out").iterdir()), record, scripts
 
 
 def only(path: Path) -> RunData:
@@ -109,10 +123,9 @@ def test_the_rows_of_a_member_that_ends_are_kept_and_completed() -> None:
     assert (member.status, member.reason) == ("lost", "it ended with code 1")
     assert only(path).measurements == RUN.measurements[:2]
     again = Scripts({"a": ALL})  # it repeats rows, which are not doubled
-    members = Setup(launcher=again, hosts=("a",), devices=("cuda:0",))
-    session.resume(path, members, [], Watcher())
+    record = resumed(path, again)
     assert only(path).measurements == RUN.measurements
-    assert fleet_record.load(path).members["a-GPU-1"].status == "done"
+    assert record.members["a-GPU-1"].status == "done"
     (work,) = [sent for sent in again.heard if isinstance(sent, messages.Work)]
     assert work.rows == [row.line + "" for row in ROWS[:2]]
     assert work.manifest is not None
@@ -129,20 +142,17 @@ def test_a_fleet_killed_before_its_first_row_is_completed(
         written.append(content)
         path.write_bytes(content)
 
-    hosts = {"a": ALL}
-    members = Setup(launcher=Scripts(hosts), hosts=("a",), devices=(device,))
     with monkeypatch.context() as patch:
         patch.setattr(fleet_record, "write_atomic", write)
-        session.start(members, settings, Path("out"), Watcher())
+        started(Scripts({"a": ALL}), devices=(device,))
     assert len(written) >= 3
     for number, content in enumerate(written):
         path = Path(f"killed{number}")
         path.mkdir()
         (path / "fleet.json").write_bytes(content)
-        again = replace(members, launcher=Scripts(hosts))
-        session.resume(path, again, [], Watcher())
+        record = resumed(path, Scripts({"a": ALL}), devices=(device,))
         assert only(path).measurements == RUN.measurements
-        assert fleet_record.load(path).members["a-GPU-1"].status == "done"
+        assert record.members["a-GPU-1"].status == "done"
 
 
 @pytest.mark.parametrize("status", ["running", "lost"])
@@ -152,17 +162,14 @@ def test_a_company_that_has_all_rows_is_not_started_again(status: str) -> None:
     member = record.members["a-GPU-1"].model_copy(update={"status": status, "reason": "killed"})
     record.members["a-GPU-1"] = member
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    nobody = Setup(launcher=Scripts({}), hosts=("a",), devices=("cuda:0",))
-    session.resume(path, nobody, [], Watcher())
-    (member,) = fleet_record.load(path).members.values()
+    (member,) = resumed(path, Scripts({})).members.values()
     assert (member.status, member.reason) == ("done", "")
     assert only(path).measurements == RUN.measurements
 
 
 def test_a_fleet_without_settings_leaves_nothing() -> None:
-    members = Setup(launcher=Scripts({}), hosts=("a",), devices=("strange:Device",))
     with pytest.raises(UsageError, match="no device took part: no route to it"):
-        session.start(members, settings, Path("out"), Watcher())
+        started(Scripts({}), devices=("strange:Device",))
     assert not list(Path("out").iterdir())
 
 
@@ -196,10 +203,8 @@ def test_what_is_wrong_is_the_reason(script: Script, status: str, reason: str) -
 
 
 def test_if_all_are_refused_nothing_is_left() -> None:
-    scripts = Scripts({"a": [messages.Refusal(reason="no")]})
-    members = Setup(launcher=scripts, hosts=("a",), devices=("cuda:0",))
     with pytest.raises(UsageError, match="no device took part: no"):
-        session.start(members, settings, Path("out"), Watcher())
+        started(Scripts({"a": [messages.Refusal(reason="no")]}))
     assert not list(Path("out").iterdir())
 
 
@@ -217,13 +222,11 @@ def test_another_version_is_refused_unless_mixed() -> None:
 
 def test_a_host_that_does_not_answer_costs_its_own_rows() -> None:
     scripts = Scripts({"a": ALL})
-    members = Setup(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
-    record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
+    record = started(scripts, hosts=("a", "b"))
     assert record.members["a-GPU-1"].status == "done"
     assert record.members["b-cuda-0"].reason == "no route to it"
-    everything = Setup(launcher=scripts, hosts=("b",), devices=("all",))
     with pytest.raises(RooflabError, match="b does not answer: no route to it"):
-        session.start(everything, settings, Path("out"), Watcher())
+        started(scripts, hosts=("b",), devices=("all",))
 
 
 def test_all_is_every_gpu_of_a_host() -> None:
@@ -235,8 +238,7 @@ def test_all_is_every_gpu_of_a_host() -> None:
             hello = HELLO.model_copy(update={"uuid": f"GPU-{number}"})
             return Scripted(iter([hello, *script[1:]] if self.heard else script), self.heard)
 
-    members = Setup(launcher=Host({"a": ALL}), hosts=("a",), devices=("all",), phases=(ALONE,))
-    record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
+    record = started(Host({"a": ALL}), devices=("all",), phases=(ALONE,))
     assert [one.device for one in record.members.values()] == ["cuda:0", "cuda:1"]
     assert {one.status for one in record.members.values()} == {"done"}
 
@@ -244,15 +246,9 @@ def test_all_is_every_gpu_of_a_host() -> None:
 def test_a_device_twice() -> None:
     for hosts, devices in ((("a", "a"), ("cuda:0",)), (("a",), ("cuda:0", "cuda:0"))):
         with pytest.raises(UsageError, match="is listed twice"):
-            session.start(
-                Setup(launcher=Scripts({"a": ALL}), hosts=hosts, devices=devices),
-                settings,
-                Path("out"),
-                Watcher(),
-            )
+            started(Scripts({"a": ALL}), hosts=hosts, devices=devices)
     # Two names of one host are found by the device's UUID only if the names are the same.
-    members = Setup(launcher=Scripts({"a": ALL}), hosts=("a",), devices=("cuda:0", "cuda"))
-    record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
+    record = started(Scripts({"a": ALL}), devices=("cuda:0", "cuda"))
     assert sorted(one.status for one in record.members.values()) == ["done", "refused"]
 
 
@@ -305,10 +301,9 @@ def test_kernel_files_are_loaded_only_if_they_are_named_again() -> None:
     path, record, scripts = swept({"a": ALL[:3]})
     record.files = ["mine.cu"]
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    members = Setup(launcher=scripts, hosts=("a",), devices=("cuda:0",))
     with pytest.raises(UsageError, match=r"if you trust them, add: --kernel mine\.cu"):
-        session.resume(path, members, [], Watcher())
-    session.resume(path, members, ["mine.cu"], Watcher())
+        resumed(path, scripts)
+    resumed(path, scripts, "mine.cu")
 
 
 def test_only_hosts_and_classes_that_are_named_again() -> None:
@@ -319,21 +314,17 @@ def test_only_hosts_and_classes_that_are_named_again() -> None:
     ):
         record.device = "evil:Device"
         (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-        members = Setup(launcher=scripts, hosts=hosts, devices=devices)
         with pytest.raises(UsageError, match=words):
-            session.resume(path, members, [], Watcher())
+            resumed(path, scripts, hosts=hosts, devices=devices)
     record.device = "cuda:0"
     (path / "fleet.json").write_text(record.model_dump_json(by_alias=True))
-    session.resume(path, Setup(launcher=scripts, hosts=("a",), devices=()), [], Watcher())
+    resumed(path, scripts, devices=())
 
 
 def test_a_node_that_joined_the_cluster_joins_the_fleet() -> None:
     """And one that has left it keeps its rows."""
     path, _, _ = swept({"a": ALL[:3]})
-    there = Scripts({"b": ALL[:3]})
-    members = Setup(launcher=there, hosts=("b",), devices=("cuda:0",), listed=True)
-    session.resume(path, members, [], Watcher())
-    record = fleet_record.load(path)
+    record = resumed(path, Scripts({"b": ALL[:3]}), hosts=("b",), listed=True)
     assert record.hosts == ["a", "b"]
     assert {one.host for one in record.members.values()} == {"a", "b"}
 
@@ -343,7 +334,7 @@ def test_a_wrong_setting_is_told_before_anything_is_started() -> None:
         raise UsageError(f"no such size on {kind}")
 
     for device, kind in (("all", "cuda"), ("cuda:1", "cuda"), ("cpu", "cpu")):
-        members = Setup(launcher=Scripts({}), hosts=("a",), devices=(device,))
+        members = setup(Scripts({}), devices=(device,))
         with pytest.raises(UsageError, match=f"no such size on {kind}"):
             session.start(members, wrong, Path("out"), Watcher())
     assert not Path("out").exists()
@@ -457,8 +448,7 @@ def test_early_finishers_stay_until_the_last_has_finished() -> None:
             return Slow(host, self.of[host], self.heard)
 
     scripts = Hosts({"a": ALL, "b": [OTHER, *ALL[1:]]})
-    members = Setup(launcher=scripts, hosts=("a", "b"), devices=("cuda:0",))
-    record = fleet_record.load(session.start(members, settings, Path("out"), Watcher()))
+    record = started(scripts, hosts=("a", "b"))
     assert {one.status for one in record.members.values()} == {"done"}
     assert sorted(ended) == ["a", "b"]
     assert all(one.hold for one in scripts.heard if isinstance(one, messages.Work))
@@ -473,4 +463,4 @@ def test_a_member_that_ends_does_not_hold_the_others_up() -> None:
 @pytest.mark.parametrize("phases", [("alone", "alone"), (), ("apart",)])
 def test_wrong_phases(phases: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="give each once of alone, together, pairs"):
-        Setup(launcher=Scripts({}), hosts=("a",), devices=("cpu",), phases=phases)
+        setup(Scripts({}), phases=phases)
