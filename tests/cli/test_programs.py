@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import Rooflab, joined
 from profiled import REAL
 
-from rooflab.runs.store import MANIFEST, MEASUREMENTS
+from rooflab.runs import store
+from rooflab.runs.program import total
 
 FUSED = "multi_tensor_apply_kernel<FusedAdamMathFunctor, BFloat16>"
 
@@ -23,29 +25,17 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def slower(tmp_path: Path) -> Path:
     """The same program, whose FusedAdam takes three times as long."""
-    folder = Path(shutil.copytree(REAL, tmp_path / "slower"))
-    path = folder / MEASUREMENTS
-    head, *lines = path.read_text().splitlines()
-    columns = head.split(",")
-    added = 0.0
-    for i, line in enumerate(lines):
-        if FUSED in line:
-            _, text, after = line.partition(f'"{FUSED}"')
-            cells = after.split(",")
-            places = {name: columns.index(name) - 1 for name in columns[2:]}
-            for name in ("time_us", "time_lo_us", "time_hi_us", "time_p05_us", "time_p95_us"):
-                cells[places[name]] = str(3 * float(cells[places[name]]))
-            total = float(cells[places["total_us"]])
-            cells[places["total_us"]] = str(3 * total)
-            added += 2 * total
-            lines[i] = f"program,{text}{','.join(cells)}"
-    assert added
-    path.write_text("\n".join([head, *lines, ""]))
-    content = json.loads((folder / MANIFEST).read_text())
+    whole = store.load(REAL)
+    before = [row for row in whole.measurements if row.kernel == FUSED]
+    times = ("time_us", "time_lo_us", "time_hi_us", "time_p05_us", "time_p95_us", "total_us")
+    thrice = [replace(row, **{name: 3 * getattr(row, name) for name in times}) for row in before]
+    assert thrice
+    program = {**whole.manifest.program}
     for name in ("step_us", "plain_us", "busy_us", "kernels_us"):
-        content["program"][name] += added
-    (folder / MANIFEST).write_text(json.dumps(content))
-    return folder
+        program[name] += 2 * sum(map(total, before))
+    manifest = whole.manifest.model_copy(update={"program": program})
+    others = [row for row in whole.measurements if row.kernel != FUSED]
+    return store.save(tmp_path / "slower", manifest, [*thrice, *others])
 
 
 def test_show_has_sentences_and_one_table(rooflab: Rooflab, run: Path) -> None:
