@@ -8,7 +8,6 @@ from math import expm1, log, sqrt
 
 from rooflab.fleet.outliers import RESOLUTION, pooled, t_975
 from rooflab.fleet.runs import (
-    Averages,
     Fleet,
     Member,
     PointKey,
@@ -25,7 +24,8 @@ class Cost:
     """One member beside others, in one phase, on one resource.
 
     ``difference`` is relative: 0.03 takes 3 % longer than alone. ``low`` and ``high`` are the ends
-    of its 95 % interval, made of the noise between processes; None without repeats.
+    of its 95 % interval, made of the noise between processes; None without repeats. ``sensors`` are
+    clock and power, each beside others and alone; None is unknown.
     """
 
     member: str
@@ -35,23 +35,12 @@ class Cost:
     difference: float
     low: float | None
     high: float | None
-    alone: Averages
-    beside: Averages
+    sensors: dict[str, float | None]
 
     @property
     def proven(self) -> bool:
         """Whether the interval is clear of zero."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
-
-    @property
-    def sensors(self) -> dict[str, float | None]:
-        """Clock and power, each beside others and alone; None is unknown."""
-        return {
-            "mhz": self.beside.get("sm_mhz"),
-            "alone_mhz": self.alone.get("sm_mhz"),
-            "watts": self.beside.get("power_w"),
-            "alone_w": self.alone.get("power_w"),
-        }
 
 
 def costs(fleet: Fleet) -> list[Cost]:
@@ -83,8 +72,13 @@ def _of_member(
         if noise:
             half = t_975(noise[1]) * max(noise[0], RESOLUTION) * sqrt(1 + 1 / len(before))
             low, high = expm1(change - half), expm1(change + half)
-        given = (member.name, phase, resource, len(there), expm1(change), low, high)
-        yield Cost(*given, alone, beside)
+        sensors = {
+            "mhz": beside.get("sm_mhz"),
+            "alone_mhz": alone.get("sm_mhz"),
+            "watts": beside.get("power_w"),
+            "alone_w": alone.get("power_w"),
+        }
+        yield Cost(member.name, phase, resource, len(there), expm1(change), low, high, sensors)
 
 
 def _logarithms(processes: Sequence[RowsByPoint], points: Sequence[PointKey]) -> list[float]:
