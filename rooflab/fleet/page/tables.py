@@ -136,12 +136,12 @@ def _typeset(number: str) -> str:
 
 
 class ColumnTexts(NamedTuple):
-    """The texts under one heading. Readers choose among those of a ``filter``."""
+    """The texts under one heading. Readers may choose among those of a ``filter``."""
 
     name: str
     texts: Sequence[str]
     is_number: bool = True
-    filter: str = ""
+    filter: bool = False
 
 
 def _table(
@@ -153,7 +153,7 @@ def _table(
     """``rows`` are the attributes of each row."""
     kinds = [{"class_": "n"} if one.is_number else {} for one in columns]
     heads = (
-        element("th", one.name, scope="col", data_filter=one.filter or False, **kind)
+        element("th", one.name, scope="col", data_filter=one.filter and one.name, **kind)
         for one, kind in zip(columns, kinds, strict=True)
     )
     body = (
@@ -300,10 +300,8 @@ def columns(about: Overview) -> list[ColumnTexts]:
     """The columns of all members that have any text."""
     rows = about.members.values()
 
-    def column(
-        name: str, text: Callable[[MemberRow], str], *, number: bool = False, choice: bool = False
-    ) -> ColumnTexts:
-        return ColumnTexts(name, list(map(text, rows)), number, name if choice else "")
+    def column(name: str, text: Callable[[MemberRow], str], **kind: bool) -> ColumnTexts:
+        return ColumnTexts(name, list(map(text, rows)), **{"is_number": False, **kind})
 
     def version(name: str) -> ColumnTexts:
         return column(
@@ -318,12 +316,12 @@ def columns(about: Overview) -> list[ColumnTexts]:
 
     every = [
         column("member", lambda row: row.name),
-        column("host", lambda row: distinct(one.host for one in row.records), choice=True),
-        column("device", _device, choice=True),
-        column("verdict", lambda row: row.verdict, choice=True),
-        column("processes", lambda row: str(len(row.manifests)), number=True),
-        column("rows", _rows, number=True),
-        column("status", lambda row: distinct(one.status for one in row.records), choice=True),
+        column("host", lambda row: distinct(one.host for one in row.records), filter=True),
+        column("device", _device, filter=True),
+        column("verdict", lambda row: row.verdict, filter=True),
+        column("processes", lambda row: str(len(row.manifests)), is_number=True),
+        column("rows", _rows, is_number=True),
+        column("status", lambda row: distinct(one.status for one in row.records), filter=True),
         column("reason", lambda row: distinct(r.reason for r in row.records)[:MOST_REASON]),
         *map(difference, about.found.resources),
         *map(version, dict.fromkeys((*ALWAYS, *about.differing))),
@@ -359,7 +357,8 @@ def members(about: Overview) -> Markup:
 
 def filters(about: Overview) -> Markup:
     """A choice for each column with several values; shown only if the script runs."""
-    values = {one.filter: dict.fromkeys(filter(None, one.texts)) for one in columns(about)}
-    choices = [choice(name, some) for name, some in values.items() if name and len(some) > 1]
+    filtered = [one for one in columns(about) if one.filter]
+    values = {one.name: dict.fromkeys(filter(None, one.texts)) for one in filtered}
+    choices = [choice(name, some) for name, some in values.items() if len(some) > 1]
     shown = element("p", element("output", id="shown"))
     return element("form", *choices, shown, id="controls", aria_label="Filters", hidden=True)
