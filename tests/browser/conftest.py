@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import pytest
 from many import grown, joined
 from measured import COUNTED, CPUS, CUTLASS, HOST_MEMORY, LADDER
 from pages import hostile_run
+from synthetic import with_device
 from window import MANY, Opens, View
 
 from rooflab.report.html.frame import save
@@ -51,11 +51,6 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def renamed(run: RunData, name: str) -> RunData:
-    device = run.manifest.device.model_copy(update={"name": name})
-    return replace(run, manifest=run.manifest.model_copy(update={"device": device}))
-
-
 SHADES = {i: {"dram": share} for i, share in enumerate((0.007, -0.015, 0.03, -0.07, 0.2, -0.12))}
 
 
@@ -75,7 +70,7 @@ def runs(name: str, folder: Path) -> list[RunData]:
     if name == "hostile":
         return [load(hostile_run(folder / "hostile"))]
     if name == "devices":
-        other = renamed(load(CUTLASS), "AMD Instinct MI300X accelerator OAM 192 GB")
+        other = with_device(load(CUTLASS), name="AMD Instinct MI300X accelerator OAM 192 GB")
         return [*map(load, CPUS), load(HOST_MEMORY), other]
     if name == "many":
         return [grown(joined(), MANY)]

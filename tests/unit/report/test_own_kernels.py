@@ -17,11 +17,9 @@ from rooflab.report.explain import explanations, paragraphs
 from rooflab.report.own_kernels import of_program
 from rooflab.report.program import lines
 from rooflab.runs import store
-from rooflab.runs.manifest import WorkloadRecord
 from rooflab.runs.own_kernels import OwnTimes, kernels_for
 from rooflab.runs.program import Program
 from rooflab.workloads import build
-from rooflab.workloads.gemm import Gemm
 
 SAME = "gemm bf16 m=8192 n=2048 k=8192 layout=nt"
 PROBLEM = build("gemm", "bf16", {"m": 8192, "n": 2048, "k": 8192, "layout": "nt"})
@@ -58,12 +56,9 @@ def sweep(
     *rows: Measurement, folder: Path = Path("results"), name: str = "sweep", **other: Any
 ) -> None:
     """Write a run of these rows in ``folder``."""
-    device = other.pop("device", "NVIDIA H200")
-    made = synthetic.run(device, program_runs.H200, list(rows), synthetic.H200_FACTS, day=27)
-    manifest = made.manifest.model_copy(
-        update={"workloads": {"gemm": WorkloadRecord.of(Gemm)}, "points": len(rows)}
-    )
-    store.save(folder / name, manifest, rows)
+    device, facts = other.pop("device", "NVIDIA H200"), synthetic.H200_FACTS
+    made = synthetic.run(device, program_runs.H200, [], facts, day=27, points=len(rows))
+    store.save(folder / name, made.manifest, rows)
 
 
 def said(*groups: Measurement, path: Path = Path("results/program")) -> list[str]:
@@ -191,9 +186,7 @@ def test_older_gpus_are_not_asked_for_newer_kernels() -> None:
     older = kernels_for(PROBLEM, "8.0")
     assert "champion" not in older and "mma" in older and older[-1] == "cublas"
     facts = synthetic.H200_FACTS | {"compute_capability": Fact("8.0")}
-    run = program_runs.run([group()])
-    device = run.manifest.device.model_copy(update={"facts": facts})
-    run = replace(run, manifest=run.manifest.model_copy(update={"device": device}))
+    run = synthetic.with_device(program_runs.run([group()]), facts=facts)
     assert "champion" not in OwnTimes(run).command(group())
 
 

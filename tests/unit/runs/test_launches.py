@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import launched
 import program_runs
 import pytest
 
@@ -80,11 +81,8 @@ def test_only_so_many_launches_are_read(tmp_path: Path) -> None:
 # What is recorded --------------------------------------------------------------------------------
 
 
-def launch(kernel: str, start_us: float, us: float = 10, stream: int = 7) -> RecordedLaunch:
-    start = int(1e6 + 1e3 * start_us)
-    return RecordedLaunch(
-        kernel=kernel, start_ns=start, end_ns=start + int(1e3 * us), stream=stream
-    )
+def launch(kernel: str, start_us: float, us: float = 10) -> RecordedLaunch:
+    return launched.launch(kernel, us, 1000 + start_us, stream=7)
 
 
 def recorded(recording: Recording) -> RecordedStep | None:
