@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import expm1, log, sqrt
 
-from rooflab.fleet.outliers import RESOLUTION, pooled, t_975
+from rooflab.fleet.outliers import RESOLUTION, RowsByPoint, pooled, t_975
 from rooflab.fleet.runs import (
     Fleet,
     Member,
     PointKey,
     Resource,
-    RowsByPoint,
     averages,
     resources,
     timed,

@@ -33,7 +33,7 @@ from math import erfc, expm1, fsum, log, log1p, pi, sqrt
 from statistics import fmean, median, median_high, median_low
 from typing import Any, Final, NamedTuple
 
-from rooflab.model.measurement import is_possible
+from rooflab.model.measurement import Measurement, is_possible
 
 THRESHOLD_PERCENT: Final = 1.0
 """Smaller differences are never an outlier's."""
@@ -78,16 +78,8 @@ class Rating(StrEnum):
 OUT: Final = (Rating.SLOW, Rating.FAST)
 
 
-class Time(NamedTuple):
-    """A time of one process and its 95 % interval, in microseconds; None is unknown."""
-
-    time_us: float | None
-    low_us: float | None = None
-    high_us: float | None = None
-
-
-ProcessTimes = Mapping[Hashable, Time]
-"""The times that one process measured, by point."""
+RowsByPoint = Mapping[Any, Measurement]
+"""The rows that one process measured, by point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +137,7 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    members: Mapping[str, Sequence[ProcessTimes]],
+    members: Mapping[str, Sequence[RowsByPoint]],
     resources: Mapping[Any, Hashable],
     threshold_percent: float = THRESHOLD_PERCENT,
 ) -> Judgement:
@@ -255,13 +247,14 @@ class _Log(NamedTuple):
     error: float
 
 
-def _logs(process: ProcessTimes) -> dict[Hashable, _Log]:
+def _logs(process: RowsByPoint) -> dict[Hashable, _Log]:
     """Without impossible times; of an impossible interval the error is 0."""
     found = {}
-    for point, (time, low, high) in process.items():
-        if is_possible(time):
+    for point, row in process.items():
+        low, high = row.time_lo_us, row.time_hi_us
+        if is_possible(row.time_us):
             half = abs(log(high / low)) / 2 if is_possible(low) and is_possible(high) else 0.0
-            found[point] = _Log(log(time), half / _Z_975)
+            found[point] = _Log(log(row.time_us), half / _Z_975)
     return found
 
 
@@ -283,7 +276,7 @@ class _Logs:
     """The logarithms of all times, and at each point the medians to compare them with."""
 
     def __init__(
-        self, members: Mapping[str, Sequence[ProcessTimes]], points: Iterable[Hashable]
+        self, members: Mapping[str, Sequence[RowsByPoint]], points: Iterable[Hashable]
     ) -> None:
         self._logs = {name: [_logs(process) for process in them] for name, them in members.items()}
         self._centre = {point: self._centres(point) for point in points}

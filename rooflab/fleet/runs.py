@@ -22,7 +22,7 @@ from rooflab.fleet.outliers import (
     THRESHOLD_PERCENT,
     Finding,
     Rating,
-    Time,
+    RowsByPoint,
     judge,
     others_medians,
 )
@@ -56,9 +56,6 @@ _MENTIONED: Final = 3
 
 PointKey = tuple[Hashable, ...]
 """What has a time on every member: the name of the device, then the key of the row."""
-
-RowsByPoint = Mapping[PointKey, Measurement]
-"""Rows of one process, by point."""
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -393,9 +390,8 @@ def assess(fleet: Fleet, threshold_percent: float = THRESHOLD_PERCENT) -> Assess
     if not points:
         raise UsageError(f"{str(fleet.path)[:200]} has no row with status ok: nothing to compare")
     rows = {member.name: [timed(run) for run in member.runs] for member in fleet.members}
-    times = {name: list(map(_times, processes)) for name, processes in rows.items()}
     resource_of = {point: resource for resource, some in points.items() for point in some}
-    found = judge(times, resource_of, threshold_percent)
+    found = judge(rows, resource_of, threshold_percent)
     standings: list[Standing] = []
     for resource, some in points.items():
         group = [one for one in found.resources if one.subject == resource]
@@ -408,10 +404,6 @@ def assess(fleet: Fleet, threshold_percent: float = THRESHOLD_PERCENT) -> Assess
         row = [process[point] for process in rows[one.member] if point in process][-1]
         spots.append(Standing(resource_of[point], one, row=row))
     return Assessment(fleet, threshold_percent, tuple(standings), tuple(spots), tuple(points))
-
-
-def _times(rows: RowsByPoint) -> dict[Hashable, Time]:
-    return {point: Time(r.time_us, r.time_lo_us, r.time_hi_us) for point, r in rows.items()}
 
 
 def _standings(

@@ -23,9 +23,8 @@ from rooflab.fleet.outliers import (
     Finding,
     Judgement,
     Noise,
-    ProcessTimes,
     Rating,
-    Time,
+    RowsByPoint,
     discoveries,
     judge,
     others_medians,
@@ -34,13 +33,22 @@ from rooflab.fleet.outliers import (
     spread,
     t_975,
 )
+from rooflab.model.measurement import Measurement
+from rooflab.model.problem import ProblemRecord
 
 POINTS = tuple(f"{kind}{size}" for kind in ("dram", "fp16") for size in (1, 2, 3))
 RESOURCES = {point: point[:4] for point in POINTS}
 
 
-def timing(time_us: float, half: float = 0.001) -> Time:
-    return Time(time_us, time_us * (1 - half), time_us * (1 + half))
+def row(
+    time_us: float | None, low_us: float | None = None, high_us: float | None = None
+) -> Measurement:
+    times: dict[str, Any] = {"time_us": time_us, "time_lo_us": low_us, "time_hi_us": high_us}
+    return Measurement(problem=ProblemRecord("gemm", "fp32", "1", {}, {}), kernel="k", **times)
+
+
+def timing(time_us: float, half: float = 0.001) -> Measurement:
+    return row(time_us, time_us * (1 - half), time_us * (1 + half))
 
 
 def fleet(
@@ -51,16 +59,16 @@ def fleet(
     slow: Mapping[tuple[int, str], float] | None = None,
     half: float = 0.001,
     common: bool = False,
-) -> dict[str, list[ProcessTimes]]:
+) -> dict[str, list[RowsByPoint]]:
     """Members whose processes vary by ``noise``; those in ``slow`` take longer on a resource.
 
     With ``common`` the noise is that of a process, the same for all of its points.
     """
     random = np.random.default_rng(seed)
 
-    def process(member: int) -> ProcessTimes:
+    def process(member: int) -> RowsByPoint:
         shared = random.normal(0, noise)
-        times: dict[Hashable, Time] = {}
+        times: dict[Hashable, Measurement] = {}
         for i, point in enumerate(POINTS):
             planted = (slow or {}).get((member, RESOURCES[point]), 0.0)
             moved = shared if common else random.normal(0, noise)
@@ -71,7 +79,7 @@ def fleet(
 
 
 def judged(
-    members: Mapping[str, Sequence[ProcessTimes]], threshold_percent: float = 1.0
+    members: Mapping[str, Sequence[RowsByPoint]], threshold_percent: float = 1.0
 ) -> Judgement:
     return judge(members, RESOURCES, threshold_percent)
 
@@ -87,13 +95,13 @@ def of(found: Sequence[Finding], member: str, subject: str = "fp16") -> Finding:
 
 def equal(
     time_us: float = 100.0, count: int = 8, processes: int = 2
-) -> dict[str, list[ProcessTimes]]:
+) -> dict[str, list[RowsByPoint]]:
     """Members of a device without noise."""
-    times: ProcessTimes = dict.fromkeys(POINTS, timing(time_us, 0.0))
+    times: RowsByPoint = dict.fromkeys(POINTS, timing(time_us, 0.0))
     return {f"gpu-{i}": [dict(times) for _ in range(processes)] for i in range(count)}
 
 
-def slower(process: ProcessTimes, by: float) -> ProcessTimes:
+def slower(process: RowsByPoint, by: float) -> RowsByPoint:
     return {point: timing((one.time_us or 0) * (1 + by), 0.0) for point, one in process.items()}
 
 
@@ -255,7 +263,7 @@ def test_one_member_has_nobody_to_compare_with(processes: int) -> None:
 
 
 def test_no_members_and_no_points() -> None:
-    empty: list[dict[str, list[ProcessTimes]]] = [{}, {"a": []}, {"a": [{}], "b": [{}]}]
+    empty: list[dict[str, list[RowsByPoint]]] = [{}, {"a": []}, {"a": [{}], "b": [{}]}]
     for members in empty:
         assert judged(members) == Judgement((), ())
     assert judge(fleet(count=3), {}) == Judgement((), ())
@@ -314,7 +322,7 @@ ABSURD = [0.0, -1.0, inf, -inf, nan, 1e-300, 1e300, None]
 @pytest.mark.parametrize("absurd", ABSURD)
 def test_absurd_times_count_as_missing(absurd: float | None) -> None:
     members = fleet(7, 8, slow={(2, "fp16"): 0.05})
-    members["gpu-1"] = [dict.fromkeys(POINTS, Time(absurd, absurd, absurd))] * 3
+    members["gpu-1"] = [dict.fromkeys(POINTS, row(absurd, absurd, absurd))] * 3
     found = judged(members)
     assert accused(found.resources) == {("gpu-2", "fp16", "SLOW")}
     assert "gpu-1" not in {one.member for one in (*found.resources, *found.points)}
@@ -324,14 +332,14 @@ def test_absurd_times_count_as_missing(absurd: float | None) -> None:
 def test_absurd_intervals_are_ignored(absurd: float | None) -> None:
     members = fleet(7, 8, slow={(2, "fp16"): 0.05})
     times = members["gpu-2"][0]
-    members["gpu-2"][0] = {p: Time(t.time_us, absurd, t.high_us) for p, t in times.items()}
+    members["gpu-2"][0] = {p: row(t.time_us, absurd, t.time_hi_us) for p, t in times.items()}
     assert accused(judged(members).resources) == {("gpu-2", "fp16", "SLOW")}
 
 
 def test_a_member_with_wide_intervals_is_undecided_and_harms_nobody() -> None:
     members = fleet(8, 16, slow={(2, "fp16"): 0.05, (3, "fp16"): 0.05})
     members["gpu-3"] = [
-        {p: Time(t.time_us, 1e-5, 1e14) for p, t in one.items()} for one in members["gpu-3"]
+        {p: row(t.time_us, 1e-5, 1e14) for p, t in one.items()} for one in members["gpu-3"]
     ]
     found = judged(members).resources
     assert accused(found) == {("gpu-2", "fp16", "SLOW")}
@@ -339,14 +347,12 @@ def test_a_member_with_wide_intervals_is_undecided_and_harms_nobody() -> None:
 
 
 any_time = st.sampled_from([0.0, -1.0, inf, nan, 2e-6, 1e14, 100.0, 101.0, 130.0, None])
-any_process = st.dictionaries(
-    st.sampled_from(POINTS), st.builds(Time, any_time, any_time, any_time)
-)
+any_process = st.dictionaries(st.sampled_from(POINTS), st.builds(row, any_time, any_time, any_time))
 any_fleet = st.dictionaries(st.sampled_from("abcdef"), st.lists(any_process, max_size=3))
 
 
 @given(any_fleet)
-def test_any_file_has_finite_findings(members: dict[str, list[ProcessTimes]]) -> None:
+def test_any_file_has_finite_findings(members: dict[str, list[RowsByPoint]]) -> None:
     found = judged(members)
     for one in (*found.resources, *found.points):
         figures = (one.difference, one.low, one.high, one.half, one.p, one.detectable)
@@ -364,7 +370,7 @@ def test_only_ratios_and_no_order_matter(
 ) -> None:
     members = fleet(seed, count, processes, slow={(0, "fp16"): 0.04})
 
-    def scaled(process: ProcessTimes) -> ProcessTimes:
+    def scaled(process: RowsByPoint) -> RowsByPoint:
         return {p: timing((t.time_us or 0) * factor) for p, t in reversed(list(process.items()))}
 
     again = {name: list(map(scaled, them)) for name, them in reversed(members.items())}
@@ -467,13 +473,13 @@ def test_a_p_value_at_the_limit_is_a_discovery() -> None:
 # One point by hand -------------------------------------------------------------------------------
 
 
-def logs(*values: float, half: float = 0.0) -> list[ProcessTimes]:
+def logs(*values: float, half: float = 0.0) -> list[RowsByPoint]:
     """Processes with these logarithms of their time, and of half of their interval."""
-    return [{"p": Time(exp(v), exp(v - half), exp(v + half))} for v in values]
+    return [{"p": row(exp(v), exp(v - half), exp(v + half))} for v in values]
 
 
 def judged_point(
-    members: Mapping[str, Sequence[ProcessTimes]], percent: float = 1.0
+    members: Mapping[str, Sequence[RowsByPoint]], percent: float = 1.0
 ) -> list[Finding]:
     return list(judge(members, {"p": "dram"}, percent).points)
 
@@ -533,7 +539,7 @@ def test_no_noise_is_smaller_than_the_error_of_a_process() -> None:
     """Half of a 95 % interval is 1.96 standard errors; of two points the mean has less."""
     found = judged_point({name: logs(0.0, 0.0, half=0.0196) for name in "abc"})
     assert [one.noise.used for one in found] == [pytest.approx(0.01, rel=1e-4)] * 3
-    both: ProcessTimes = dict.fromkeys("pq", Time(1.0, exp(-0.0196), exp(0.0196)))
+    both: RowsByPoint = dict.fromkeys("pq", row(1.0, exp(-0.0196), exp(0.0196)))
     together = judge({name: [both, both] for name in "abc"}, {"p": "dram", "q": "dram"}).resources
     error = pytest.approx(0.01 / sqrt(2), rel=1e-4)
     assert [one.noise.used for one in together] == [error] * 3
@@ -559,8 +565,8 @@ def test_what_may_be_chance_among_many_tests_is_not_proven() -> None:
     """One of many points is clear of noise and threshold, but not by as much as so many need."""
     random = np.random.default_rng(3)
     points = {f"p{i}": "dram" for i in range(400)}
-    members: dict[str, list[ProcessTimes]] = {
-        f"m{i}": [{p: Time(float(exp(random.normal(0, 0.01)))) for p in points} for _ in range(2)]
+    members: dict[str, list[RowsByPoint]] = {
+        f"m{i}": [{p: row(float(exp(random.normal(0, 0.01)))) for p in points} for _ in range(2)]
         for i in range(4)
     }
     found = judge(members, points, 0.0).points
@@ -569,7 +575,7 @@ def test_what_may_be_chance_among_many_tests_is_not_proven() -> None:
 
 
 def test_an_interval_without_end_is_finite() -> None:
-    far: list[ProcessTimes] = [{"p": Time(1.1e-6)}, {"p": Time(0.9e15)}]
+    far: list[RowsByPoint] = [{"p": row(1.1e-6)}, {"p": row(0.9e15)}]
     for one in judged_point({"a": far, "b": logs(0.0)}):
         assert (one.high, one.low) == (expm1(700.0), -1)
 
