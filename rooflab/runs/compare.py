@@ -229,10 +229,7 @@ def refuse_different_data(base: RunData, new: RunData) -> None:
         _refuse_different("cache", a["cache"], b["cache"])
 
 
-_Rows = Mapping[tuple[Any, ...], Measurement]
-
-
-def _nothing_in_common(base: _Rows, new: _Rows) -> str:
+def _nothing_in_common(base: Mapping[Any, Measurement], new: Mapping[Any, Measurement]) -> str:
     """A message with the first column in which the runs have no value in common."""
     for name, keys in (("BASE", base), ("NEW", new)):
         if not keys:
@@ -313,13 +310,10 @@ def _settings(manifest: Manifest) -> dict[str, Any]:
 
 def _differing(base: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
     for name in dict.fromkeys([*base, *new]):
-        before, after = (_text(values.get(name)) for values in (base, new))
+        values = (base.get(name), new.get(name))
+        before, after = ("–" if value in (None, "") else str(value) for value in values)
         if before != after:
             yield Difference(name, before, after)
-
-
-def _text(value: Any) -> str:
-    return "–" if value in (None, "") else str(value)
 
 
 # --- the verdict -------------------------------------------------------------------------------

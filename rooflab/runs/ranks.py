@@ -176,11 +176,10 @@ def _by_title(run: RunData, found: Collectives | None) -> dict[str, list[Collect
     return made
 
 
-Waits = tuple[dict[int, float], dict[int, float], str]
-"""What each rank waits, what the others wait for each, and why that is not known."""
-
-
-def _waits(of: Mapping[int, Sequence[CollectiveLaunch]], known: Mapping[int, Collectives]) -> Waits:
+def _waits(
+    of: Mapping[int, Sequence[CollectiveLaunch]], known: Mapping[int, Collectives]
+) -> tuple[dict[int, float], dict[int, float], str]:
+    """What each rank waits, what the others wait for each, and why that is not known."""
     if lacking := sorted(of.keys() - known.keys()):
         return {}, {}, f"rank {lacking[0]} has no times of single launches"
     if len(of) < 2:

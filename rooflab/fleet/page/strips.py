@@ -32,8 +32,6 @@ MOST: Final = 10.0
 """Differences are drawn up to ten times the time; larger ones are at the edge, with their value."""
 
 _SHAPES: Final = {Rating.SLOW: "^", Rating.FAST: "v", Rating.UNDECIDED: "D", Rating.EVEN: "o"}
-MarkedRows = Sequence[tuple[MemberRow, Finding]]
-"""The members of a panel."""
 
 
 def strips(about: Overview) -> Markup:
@@ -91,7 +89,9 @@ def tick_text(value: float) -> str:
 # A panel -----------------------------------------------------------------------------------------
 
 
-def _panel(resource: Resource, marked: MarkedRows, threshold_percent: float) -> Markup:
+def _panel(
+    resource: Resource, marked: Sequence[tuple[MemberRow, Finding]], threshold_percent: float
+) -> Markup:
     pitch = min(ROOMY, max(CLOSE, TALLEST / len(marked)))
     bottom = TOP + pitch * max(len(marked), 3)
     findings = [found for _, found in marked]
