@@ -76,15 +76,11 @@ def name(i: int) -> str:
     return f"node-{i // 8:02}-GPU-{(i * 2654435761) % 2**32:08x}-93ab-11cd-0aa1-9b8e7c"
 
 
-def ended(name: str, host: str, device: str, status: str, reason: str = "") -> MemberRecord:
-    return MemberRecord(name=name, host=host, device=device, status=status, reason=reason)
-
-
 def sweep(fleet: Fleet, processes: Sequence[MemberRecord] = (), **other: Any) -> Record:
     """Its record: every process is done, unless ``processes`` say more."""
     done = [
-        ended(name=f"{member.name}.{i}" if i > 1 else member.name, host=member.name[:7],
-             device="NVIDIA H200", status="done")
+        MemberRecord(name=f"{member.name}.{i}" if i > 1 else member.name, host=member.name[:7],
+                     device="NVIDIA H200", status="done")
         for member in fleet.members
         for i, _ in enumerate(member.runs, 1)
     ]  # fmt: skip
@@ -109,10 +105,10 @@ def lossy(count: int = 6) -> tuple[Fleet, Record]:
         *rest,
     )
     refused = [
-        ended(name="node-77-cuda-0", host="node-77", device="cuda:0", status="refused",
-             reason="rooflab 0.0.9 there, 0.1.0 here"),
-        ended(name=f"{second.name}.2", host="node-00", device="NVIDIA H200", status="lost",
-             reason="ssh ended: 255"),
+        MemberRecord(name="node-77-cuda-0", host="node-77", device="cuda:0", status="refused",
+                     reason="rooflab 0.0.9 there, 0.1.0 here"),
+        MemberRecord(name=f"{second.name}.2", host="node-00", device="NVIDIA H200", status="lost",
+                     reason="ssh ended: 255"),
     ]  # fmt: skip
     found = replace(whole, members=members)
     return found, sweep(found, refused)
@@ -129,8 +125,8 @@ def hostile(folder: Path, count: int = 5) -> tuple[Fleet, Record]:
     )  # fmt: skip
     found = replace(made, path=Path(f"results/{HOSTILE.replace('/', '-')}"), members=members)
     told = [
-        ended(name=f"{i} {HOSTILE}", host=f"{i % 2} {HOSTILE}", device=HOSTILE, status=HOSTILE,
-             reason=HOSTILE)
+        MemberRecord(name=f"{i} {HOSTILE}", host=f"{i % 2} {HOSTILE}", device=HOSTILE,
+                     status=HOSTILE, reason=HOSTILE)
         for i in range(count + 1)
     ]  # fmt: skip
     return found, sweep(found, command=[HOSTILE, HOSTILE], processes=told)
