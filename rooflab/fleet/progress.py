@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final, Self
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from rooflab import api
 from rooflab.cli import console
+from rooflab.errors import RunError
 from rooflab.fleet import text
 from rooflab.fleet.coordinate import Watcher
 from rooflab.fleet.launch import LOCAL
@@ -122,7 +124,10 @@ def measured(folder: Path) -> bool:
 
 def _summarize(folder: Path) -> int:
     record = load(folder)
-    runs = {path.name: store.load(path) for path in runs_in(folder / MEMBERS)}
+    runs = {}
+    for path in runs_in(folder / MEMBERS):
+        with suppress(RunError):  # what cannot be read is in the list of what is missing
+            runs[path.name] = store.load(path)
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("member", "device", "rows", "status"):
         table.add_column(name, justify="right" if name == "rows" else "left", overflow="fold")

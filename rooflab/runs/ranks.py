@@ -126,13 +126,13 @@ def ranks_of(runs: Mapping[int, RunData], size: int, remarks: Sequence[str] = ()
 
 def of_runs(runs: Sequence[RunData]) -> Ranks | None:
     """Those of runs that are of different ranks of one program; None if they are others."""
-    numbered = {run.manifest.program.get("rank"): run for run in runs}
-    sizes = {run.manifest.program.get("ranks") for run in runs}
-    size = next(iter(sizes), None)
-    if len(sizes) != 1 or not isinstance(size, int) or len(numbered) < len(runs):
+    sizes = [run.manifest.program.get("ranks") for run in runs]
+    numbers = [run.manifest.program.get("rank") for run in runs]
+    known = {one: run for one, run in zip(numbers, runs, strict=True) if isinstance(one, int)}
+    size = sizes[0] if sizes else None
+    if not isinstance(size, int) or sizes.count(size) < len(runs) or len(known) < len(runs):
         return None
-    known = {number: run for number, run in numbered.items() if isinstance(number, int)}
-    return ranks_of(known, size) if len(known) == len(runs) else None
+    return ranks_of(known, size)
 
 
 def _rank(number: int, run: RunData) -> RankStep:

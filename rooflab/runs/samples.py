@@ -70,7 +70,7 @@ def load_timelines(folder: Path) -> dict[tuple[object, ...], list[Span]]:
     for key, content in filter(None, map(owned, _lines(folder / TIMELINES))):
         try:
             found[key] = [_span(*values) for values in content["spans"][:MAX_SPANS]]
-        except (ValueError, KeyError, TypeError):
+        except (ArithmeticError, ValueError, KeyError, TypeError):
             continue
     return found
 
@@ -96,7 +96,7 @@ def fastest(folder: Path, rows: Sequence[Measurement]) -> tuple[Measurement, lis
 
 
 def _span(stream: Any, chunk: Any, what: Any, start: Any, end: Any) -> Span:
-    """Raises ``ValueError`` or ``TypeError`` for impossible values."""
+    """Raises ``ArithmeticError``, ``ValueError`` or ``TypeError`` for impossible values."""
     if what not in TITLES or not 0 <= int(stream) < 1000:
         raise ValueError(what)
     if not (isfinite(start) and isfinite(end) and 0 <= start <= end):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from datetime import UTC, datetime
@@ -90,6 +91,14 @@ def test_a_fleet_is_not_shown_as_a_run(rooflab: Rooflab, tmp_path: Path) -> None
         code, _, err = rooflab(command, tmp_path)
         assert code == 2
         assert f"is a fleet: rooflab show {tmp_path}" in joined(err)
+
+
+def test_a_damaged_member_is_told_beside_the_others(rooflab: Rooflab, tmp_path: Path) -> None:
+    shutil.copytree(HERE / "data" / "fleet", tmp_path / "fleet")
+    damaged = min((tmp_path / "fleet" / "members").iterdir()) / MANIFEST
+    damaged.write_text("{")
+    code, out, _ = rooflab("fleet", "show", tmp_path / "fleet")
+    assert code == 0 and "not a rooflab manifest" in joined(out)
 
 
 def test_a_fleet_without_rows_has_no_page(rooflab: Rooflab, tmp_path: Path) -> None:

@@ -123,14 +123,20 @@ def test_the_timeline_is_kept_printed_and_drawn(rooflab: Rooflab) -> None:
     assert len(axes.patches) == 30
 
 
+OF_A_ROW = (
+    '{"kernel": "fast", "workload": "add", "precision": "fp32", "parameters": {}, "spans": [[%s]]}'
+)
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "",
         "[]",
         '{"spans": 3}',
-        '{"kernel": "fast", "workload": "add", "precision": "fp32", "parameters": {}, '
-        '"spans": [[9e9]]}',
+        OF_A_ROW % "9e9",
+        OF_A_ROW % 'Infinity, 0, "in", 0, 1',
+        OF_A_ROW % f'0, 0, "in", 0, {10**400}',
         "\x00\xff",
     ],
 )

@@ -295,8 +295,10 @@ class Header(BaseModel):
         blocks = math.prod(amount for amount in self.cluster if isinstance(amount, int))
         if blocks > MAX_CLUSTER:
             yield f"cluster: {blocks} blocks are more than the {MAX_CLUSTER} of a cluster"
-        arguments = [name for name in kind.arguments if name not in kind.parameters()]
-        macros = whole_numbers(kind.smallest(PRECISIONS["fp32"]).macros)
+        smallest = kind.smallest(PRECISIONS["fp32"])
+        named = {*kind.parameters(), *(operand.name for operand in smallest.operands)}
+        arguments = [name for name in kind.arguments if name not in named]
+        macros = whole_numbers(smallest.macros)
         usable = {*extents, *arguments, *BUILT_IN, *macros}
         other = [self.blocks, self.blocks_per_sm, self.blocks_per_tile, self.early_launch]
         other += [] if self.shared_expression else [self.shared_bytes]

@@ -182,7 +182,7 @@ def test_wrong_names_are_reported_at_once(tmp_path: Path) -> None:
     layouts = ["nn", "xy"]
     entry = "mine"
     block = [64, 32]
-    tile = [0, 32]
+    tile = [0, "a"]
     batchd = ["x"]
     shared_bytes = "TILE * 4"
     constraints = { Q = 4 }
@@ -198,6 +198,7 @@ def test_wrong_names_are_reported_at_once(tmp_path: Path) -> None:
         "tile: 0 is not possible",
         "'batchd' is not a key, did you mean 'batched'?",
         "'TILE * 4' uses TILE, which is not an extent of gemm, a macro",
+        "'a' uses a, which is not an extent of gemm, a macro",
         "constraints: q is not one of m, n, k, batch",
         "limits: rows is not one of m, n, k, batch",
         "two variants are called STAGES=3",

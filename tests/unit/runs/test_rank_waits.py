@@ -148,6 +148,8 @@ def test_runs_that_are_no_ranks_of_one_program() -> None:
     assert of_runs([first, first]) is None
     second.manifest.program["ranks"] = 3
     assert of_runs([first, second]) is None
+    second.manifest.program |= {"rank": [1], "ranks": 2}
+    assert of_runs([first, second]) is None
 
 
 def test_of_many_ranks_some_are_shown() -> None:
