@@ -33,6 +33,7 @@ from math import erfc, expm1, fsum, log, log1p, pi, sqrt
 from statistics import fmean, median, median_high, median_low
 from typing import Any, Final, NamedTuple
 
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement, is_possible
 
 THRESHOLD_PERCENT: Final = 1.0
@@ -147,9 +148,7 @@ def judge(
     count as missing.
     """
     fleet = _Logs(members, resources)
-    groups: dict[Hashable, list[Hashable]] = {}
-    for point, resource in resources.items():
-        groups.setdefault(resource, []).append(point)
+    groups = grouped(resources, resources.__getitem__)
     threshold = log1p(threshold_percent / 100)
 
     def decided(of: Mapping[Hashable, Sequence[Hashable]]) -> tuple[Finding, ...]:

@@ -27,6 +27,7 @@ from rooflab.fleet.outliers import (
     others_medians,
 )
 from rooflab.model.diagnosis import LAUNCH, LAUNCH_SHARE
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import POSSIBLE_US, Measurement, is_possible
 from rooflab.model.problem import D2H, DRAM, H2D, SFU
 from rooflab.model.roofline import COMPUTE
@@ -188,11 +189,8 @@ def _read(path: Path, start: str, missing: list[str]) -> RunData | None:
 
 def _without_figures(run: RunData) -> Iterator[str]:
     """A line for each status other than ok, with the first reason."""
-    rows: dict[str, list[Measurement]] = {}
-    for row in run.measurements:
-        if row.status != "ok":
-            rows.setdefault(row.status, []).append(row)
-    for status, group in rows.items():
+    rows = (row for row in run.measurements if row.status != "ok")
+    for status, group in grouped(rows, lambda row: row.status).items():
         reason = f": {group[0].reason}" if group[0].reason else ""
         yield f"{len(group)} point{'s are' if len(group) != 1 else ' is'} {status}{reason}"
 

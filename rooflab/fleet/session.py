@@ -22,6 +22,7 @@ from rooflab.errors import RooflabError, UsageError
 from rooflab.fleet.coordinate import ConfigOf, Coordinator, Watcher
 from rooflab.fleet.launch import ALONE, LOCAL, TOGETHER, UNNAMED, Local, MemberLost, Prefix, Setup
 from rooflab.fleet.record import DONE, Folder, MemberRecord, Record, load, slug
+from rooflab.model.grouping import grouped
 from rooflab.runs.store import create_folder
 
 
@@ -216,9 +217,7 @@ def batches(
     The first phase has ``repeats`` processes on each device, the others one. Hosts do not wait for
     each other.
     """
-    hosts: dict[str, MemberBatch] = {}
-    for member in devices:
-        hosts.setdefault(member.host, []).append(member)
+    hosts = grouped(devices, lambda member: member.host)
     for number in range(1, repeats + 1):
         for batch in _phase(phases[0], hosts):
             yield [one.but(repeat=number, phase="") for one in batch]

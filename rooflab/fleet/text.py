@@ -16,6 +16,7 @@ from rooflab.fleet.interference import Cost, costs
 from rooflab.fleet.outliers import OUT, Finding, Noise, Rating
 from rooflab.fleet.runs import AVERAGES, Assessment, Resource, Standing
 from rooflab.model.diagnosis import LAUNCH
+from rooflab.model.grouping import grouped
 from rooflab.model.roofline import COMPUTE
 from rooflab.report import verdicts
 from rooflab.report.fitting import FigureTable
@@ -147,9 +148,7 @@ def _sensors(one: Standing) -> str:
 
 def _undecided(found: Assessment) -> Iterator[str]:
     """A sentence for each resource and reason."""
-    groups: dict[tuple[Resource, str], list[Standing]] = {}
-    for one in found.undecided:
-        groups.setdefault((one.resource, one.finding.reason), []).append(one)
+    groups = grouped(found.undecided, lambda one: (one.resource, one.finding.reason))
     for (resource, reason), group in groups.items():
         # Of two members the slower one says everything.
         shown = [s for s in group if s.finding.others > 1 or (s.finding.difference or 0.0) >= 0]

@@ -12,6 +12,7 @@ from rooflab.errors import UsageError
 from rooflab.functions.bench import Result, StatedWork, bench
 from rooflab.functions.call import Function
 from rooflab.kernels.python_file import import_file
+from rooflab.model.grouping import grouped
 
 F = TypeVar("F", bound=Function)
 
@@ -110,10 +111,7 @@ def marked(path: Path, name: str = "") -> list[Marked]:
 
 def run(chosen: list[Marked], device: str | None = None) -> Iterator[Result | Unmeasured]:
     """Measure marked functions, those of a race together; or why they, or arguments, fail."""
-    groups: dict[str | int, list[Marked]] = {}
-    for one in chosen:
-        groups.setdefault(one.race or id(one), []).append(one)
-    for together in groups.values():
+    for together in grouped(chosen, lambda one: one.race or id(one)).values():
         first = together[0]
         functions = {one.name: one.function for one in together}
         options = {**first.options, "device": device}

@@ -10,6 +10,7 @@ from typing import Final
 
 from rooflab.devices.base import Counters
 from rooflab.devices.records import NOWHERE, LaunchKey, Needs, RecordedLaunch
+from rooflab.model import grouping
 
 APART: Final = 1.12
 """Launches of a key whose times differ by more, with none between, have other work."""
@@ -103,9 +104,7 @@ def grouped(launches: Sequence[RecordedLaunch], steps: int = 1) -> list[LaunchSe
 
     They are those of ``steps`` repetitions of the same: a group has as many in each.
     """
-    by_key: dict[LaunchKey, list[RecordedLaunch]] = defaultdict(list)
-    for one in launches:
-        by_key[one.key].append(one)
+    by_key = grouping.grouped(launches, lambda one: one.key)
     found = [group for key, members in by_key.items() for group in _parts(key, members, steps)]
     return sorted(found, key=lambda group: -group.total_us)
 
@@ -196,9 +195,7 @@ def with_samples(
     groups: Sequence[LaunchSet], samples: Mapping[LaunchKey, Sequence[Sample]]
 ) -> list[LaunchSet]:
     """The groups with what was counted: by position in the step, else by time under replay."""
-    by_key: dict[LaunchKey, list[LaunchSet]] = defaultdict(list)
-    for group in groups:
-        by_key[group.key].append(group)
+    by_key = grouping.grouped(groups, lambda group: group.key)
     given: dict[int, list[Sample]] = defaultdict(list)
     for key, found in samples.items():
         for sample in found:

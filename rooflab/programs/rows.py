@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rooflab.devices.base import Counters
 from rooflab.devices.records import Dim, RecordedLaunch, Recording, Transfer, busy_ns
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import DRAM, PROGRAM, Operand, Problem, extent, setting
@@ -291,9 +292,7 @@ def _dim(dim: Dim) -> str:
 
 
 def _others(recording: Recording, step: MeanStep, roofline: Roofline) -> Iterator[Measurement]:
-    by_kind: dict[str, list[Transfer]] = defaultdict(list)
-    for one in recording.copies:
-        by_kind[one.kind].append(one)
+    by_kind = grouped(recording.copies, lambda one: one.kind)
     for kind, found in sorted(by_kind.items(), key=lambda pair: -sum(c.ns for c in pair[1])):
         total = sum(one.ns for one in found) / 1e3 / step.steps
         typical = median(one.ns for one in found) / 1e3

@@ -13,12 +13,12 @@ What is left then, only one run has.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any, Final
 
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.problem import ProblemRecord
 from rooflab.runs.program import total
@@ -75,7 +75,7 @@ def _launch(row: Measurement) -> object:
 
 
 def _of_launches(base: Sequence[Measurement], new: Sequence[Measurement]) -> Iterator[Pair]:
-    before, after = _by(_launch, base), _by(_launch, new)
+    before, after = grouped(base, _launch), grouped(new, _launch)
     for key in [key for key in before if key in after]:
         yield from _parts(before[key], after[key])
 
@@ -95,16 +95,18 @@ def _part(row: Measurement) -> int:
 
 
 def _of_kernels(base: Sequence[Measurement], new: Sequence[Measurement]) -> Iterator[Pair]:
-    before, after = (_by(lambda row: row.kernel, rows) for rows in (base, new))
+    before, after = (grouped(rows, lambda row: row.kernel) for rows in (base, new))
     for kernel, rows in before.items():
-        mine, theirs = (list(_by(_launch, some).values()) for some in (rows, after.get(kernel, [])))
+        mine, theirs = (
+            list(grouped(some, _launch).values()) for some in (rows, after.get(kernel, []))
+        )
         if len(mine) == len(theirs):
             for was, now in zip(mine, theirs, strict=True):
                 yield from _parts(was, now)
 
 
 def _of_operations(base: Sequence[Measurement], new: Sequence[Measurement]) -> Iterator[Pair]:
-    before, after = (_by(lambda row: row.backend, rows) for rows in (base, new))
+    before, after = (grouped(rows, lambda row: row.backend) for rows in (base, new))
     for operation in [name for name in before if name and name in after]:
         yield from _alike(before[operation][:CANDIDATES], after[operation][:CANDIDATES])
 
@@ -143,13 +145,6 @@ def _sizes(problem: object) -> list[str]:
     """A problem without its precision: in another one it is still the same group."""
     workload, _, *parameters = [*str(problem).split(" "), "", ""]
     return [workload, *parameters]
-
-
-def _by(key: Any, rows: Sequence[Measurement]) -> dict[Any, list[Measurement]]:
-    found: dict[Any, list[Measurement]] = defaultdict(list)
-    for row in rows:
-        found[key(row)].append(row)
-    return dict(found)
 
 
 # Several groups as one ---------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement, is_possible
 from rooflab.model.problem import PROGRAM
 
@@ -146,11 +146,8 @@ def endings(rows: Iterable[Measurement]) -> dict[int, str]:
 
     Only as much as it takes: an only group of a kernel has no ending.
     """
-    by_kernel: dict[str, list[Measurement]] = defaultdict(list)
-    for row in rows:
-        by_kernel[row.kernel].append(row)
     found = {}
-    for alike in by_kernel.values():
+    for alike in grouped(rows, lambda row: row.kernel).values():
         grids = len({grid_of(row) for row in alike}) > 1
         blocks = len({row.problem.extents.get("threads") for row in alike}) > 1
         for row in alike:

@@ -15,6 +15,7 @@ from math import inf
 from typing import Final
 
 from rooflab.errors import UsageError
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement, is_possible
 from rooflab.model.problem import IN_SIZE, NOWHERE, ProblemRecord, Value
 from rooflab.runs.compare import refuse_different_data, span
@@ -115,9 +116,7 @@ def races(runs: Sequence[RunData]) -> list[Race]:
     caches = sorted({row.cache for run in runs for row in run.ok if row.cache})
     if len(caches) > 1:
         raise UsageError(f"these runs are not comparable: their caches are {' and '.join(caches)}")
-    teams: dict[_Key, list[RunData]] = {}
-    for run in runs:
-        teams.setdefault(_device(run), []).append(run)
+    teams = grouped(runs, _device)
     if len(teams) < 2:
         raise UsageError(
             "these runs are of one device: give two runs, or add a run of another device"

@@ -32,6 +32,7 @@ from rooflab.fleet.text import (
     signed,
     whole,
 )
+from rooflab.model.grouping import grouped
 from rooflab.report.html.frame import choice
 from rooflab.report.html.markup import Markup, element, scrolled, section
 from rooflab.runs.manifest import Manifest
@@ -95,9 +96,7 @@ class Overview:
 
 def overview(found: Assessment, record: Record) -> Overview:
     """The content of a page."""
-    records: dict[str, list[MemberRecord]] = {}
-    for one in record.members.values():
-        records.setdefault(parsed(one.name)[0], []).append(one)
+    records = grouped(record.members.values(), lambda one: parsed(one.name)[0])
     standings: dict[str, dict[Resource, Standing]] = {}
     for standing in found.standings:
         standings.setdefault(standing.member, {})[standing.resource] = standing
