@@ -205,8 +205,7 @@ class Attention(Problem):
         return max(0, self.keys // FEW - (self.keys - self.queries)) if self.masked else 0
 
     def pieces(self, draw: random.Random) -> Iterator[Piece]:
-        """Not queries that see few keys: their results are larger, and so are errors; ``hard`` has
-        them."""
+        """Some queries; ``hard`` has those that see few keys, whose errors are larger."""
         return self._runs(draw, self.queries, self._first, self._piece)
 
     def _runs(

@@ -57,8 +57,9 @@ def needed() -> Iterator[Job]:
         for product in test_cutlass_kernels.problems(kernel, precision, layout, turn):
             yield from of_kernel(kernel, product, names)
     hopper = test_cutlass_kernels.KERNELS["cutlass_hopper"].source
+    assert hopper
     for proposed in test_cutlass_kernels.PROPOSED:
-        yield from (Job(hopper or Path(), proposed, one) for one in proposals.choices(proposed))
+        yield from (Job(hopper, proposed, one) for one in proposals.choices(proposed))
     cases: list[Any] = [one.values for one in test_kernels.CASES]
     for name, precision, words in sorted(cases, key=lambda values: "cute" not in values[0]):
         kernel = test_kernels.KERNELS[name]

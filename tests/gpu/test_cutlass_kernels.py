@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from gpu.test_kernels import Trial, check
+from gpu.test_kernels import Trial, check, cover
 
 from rooflab.devices.base import Device
 from rooflab.errors import KernelError
@@ -60,11 +60,7 @@ def representatives(kernel: Kernel) -> Iterator[list[Variant]]:
     assert kernel.source
     for choice in cuda_file.read_file(kernel.source).header.all_variants:
         together[frozenset(choice.macros.items())].append(named[choice.title])
-    missing = set().union(*together)
-    while missing:
-        macros = max(together, key=lambda macros: len(macros & missing))
-        missing -= macros
-        yield together[macros]
+    yield from (together[macros] for macros in cover({macros: macros for macros in together}))
 
 
 def cases(name: str, kernel: Kernel) -> Iterator[tuple[str, str, str, list[Variant], int]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping, Set
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 from documents import example
@@ -163,12 +163,20 @@ def covering(kernel: Kernel, variants: list[Variant], turn: int) -> list[Variant
         for choice in read_file(kernel.source).header.all_variants
     }
     start = turn % max(len(variants), 1)
-    turned, found = [*variants[start:], *variants[:start]], []
-    missing = set().union(*(traits[one.name] for one in variants))
+    turned = {one.name: one for one in (*variants[start:], *variants[:start])}
+    return [turned[name] for name in cover({name: traits[name] for name in turned})]
+
+
+Choice = TypeVar("Choice", bound=Hashable)
+
+
+def cover(traits: Mapping[Choice, Set[Hashable]]) -> Iterator[Choice]:
+    """Few choices that have all traits between them; the first of those that add most."""
+    missing = set().union(*traits.values())
     while missing:
-        found.append(max(turned, key=lambda one: len(traits[one.name] & missing)))
-        missing -= traits[found[-1].name]
-    return found
+        found = max(traits, key=lambda one: len(traits[one] & missing))
+        missing -= traits[found]
+        yield found
 
 
 def _turn(number: int, turn: int) -> int:
