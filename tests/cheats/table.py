@@ -537,11 +537,18 @@ LEAKS_GPU = Sweep(
         "small_pool": Expected("memory pool|set_limit", ANY),
         "large_stack": Expected("stack", ANY),
         "keeps_lines": Expected("L2|persist", ANY),
-        "keeps_memory": Expected("memory of the device is kept", ANY),
         "errors": Expected("seterr|errstate", ANY),
     },
     honest=("before", "uses_a_stream", "after"),
     shipped=("cupy",),
+    sizes=(2**20 + 3,),
+)
+
+MEMORY_GPU = Sweep(
+    "leaks_gpu.py",
+    "add",
+    {"keeps_memory": Expected("memory of the device is kept", ANY)},
+    honest=("before", "after"),
     sizes=(2**20 + 3,),
 )
 
@@ -568,4 +575,8 @@ GPU: dict[str, tuple[Sweep, ...]] = {
     "clock": (CLOCK_GPU,),
     "leaks": (LEAKS_GPU,),
     "torch": (TORCH,),
+    "memory": (MEMORY_GPU,),
 }
+
+ALONE = ("memory",)
+"""Others on the same GPU would have too little memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -186,6 +187,8 @@ def test_a_step_of_a_script_has_whole_graphs(torch: Any, tmp_path: Path) -> None
     assert run.manifest.program["steps"] > 50 and not run.manifest.program["notes"]
 
 
+DISTURBED = re.compile(r"\d of \d+ steps took more than 1.5 times as long")
+
 RANGES = """
 import time
 import cupy as cp
@@ -213,7 +216,8 @@ def test_an_nvtx_range_of_a_script_that_is_ahead_of_the_device(tmp_path: Path) -
     assert not [row.kernel for row in kernels if row.tensor_flops]
     assert all(row.counted_flops is not None for row in kernels)
     assert not any(row.tensor_flops for row in kernels)
-    assert run.manifest.program["steps"] > 50 and not run.manifest.program["notes"]
+    assert run.manifest.program["steps"] > 50
+    assert not [note for note in run.manifest.program["notes"] if not DISTURBED.match(note)]
 
 
 CACHE = """
