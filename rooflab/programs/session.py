@@ -175,7 +175,6 @@ class Steps:
         groups = grouped(records.launches, steps)
         plain_us = sum(self._plain_us) / len(self._plain_us)  # until the other part is known
         self.found = Findings(recording, groups, plain_us, notes=dict.fromkeys(notes))
-        self._plan = plan(groups)
         self._next(self._plain_again)
 
     def _plain_again(self) -> None:
@@ -204,6 +203,7 @@ class Steps:
         self._begin_counting(found)
 
     def _begin_counting(self, found: Findings) -> None:
+        self._plan = plan(found.groups)
         self._next(self._counted if self._counters and self._plan else self._nothing)
         if self.done:
             return

@@ -11,6 +11,7 @@ import numpy
 import pytest
 from imitation import Chip, key, refused
 
+from rooflab.devices.records import Needs
 from rooflab.errors import UsageError
 from rooflab.programs import profile as profiles
 from rooflab.programs import session
@@ -197,6 +198,25 @@ def test_overhead_is_that_over_the_first_part_if_there_is_no_other(chip: Chip) -
 
 
 # Counting ----------------------------------------------------------------------------------------
+
+
+def test_launches_that_only_their_problems_tell_apart_are_all_counted(
+    chip: Chip, torch: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel takes as long for two products: each is a group, and is counted."""
+    needs = [Needs(2 * n, n, "bf16", f"gemm bf16 m={n}") for n in (1, 1, 2, 2)]
+    steps = Steps("it")
+    while not steps.done:
+        with steps:
+            calls = {i: CallLabel("aten::mm", work=work) for i, work in enumerate(needs, 1)}
+            if phase(steps) == "_labelled":
+                monkeypatch.setattr(steps._watch, "calls", calls)
+            for number in range(1, 5):
+                chip.number = number
+                chip.launch("k", SHORT_US)
+    assert steps.found
+    places = [[sample.index for sample in group.samples] for group in steps.found.groups]
+    assert sorted(places) == [[0, 1], [2, 3]]
 
 
 def test_counting_ends_when_nothing_is_missing(chip: Chip) -> None:
