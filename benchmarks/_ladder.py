@@ -27,7 +27,6 @@ SIZES = (1024, 2048, 4096, 8192)
 RUNG_SIZES = (4096, 8192)
 DECODE = "decode"
 DECODE_PRECISIONS = ("fp16", "bf16")
-MOST_TOKENS = 64
 
 PROPOSED = "cutlass_heuristics"
 """The fastest of the CUTLASS kernels that nvMatmulHeuristics proposes."""
@@ -191,10 +190,9 @@ def problems(what: str) -> list[str]:
 
 @cache
 def decode_shapes() -> tuple[str, ...]:
-    """Those of configs/llm.toml with few tokens, MxNxK."""
-    shapes = load("llm", None, "cuda", {}).workloads[0].shapes
-    shapes = [shape.removesuffix("x1") if shape.count("x") == 3 else shape for shape in shapes]
-    return tuple(shape for shape in shapes if int(shape.partition("x")[0]) <= MOST_TOKENS)
+    """Those of decode.toml, MxNxK."""
+    shapes = load(str(Path(__file__).parent / "decode.toml"), None, "cuda", {}).workloads[0].shapes
+    return tuple(shape.removesuffix("x1") if shape.count("x") == 3 else shape for shape in shapes)
 
 
 def contests(run: RunData, what: str) -> dict[Place, Contest]:
@@ -371,7 +369,7 @@ def by_card(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
 
 def title(what: str) -> str:
     if what == DECODE:
-        return "Decode shapes of configs/llm.toml, FP16 and BF16"
+        return "Decode shapes of benchmarks/decode.toml, FP16 and BF16"
     if other := AGAINST.get(what):
         return f"{PRECISIONS[what].title} against the libraries' {PRECISIONS[other].title}"
     return PRECISIONS[what].title

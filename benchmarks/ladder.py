@@ -1,7 +1,7 @@
 """Are our kernels faster than cuBLAS, at every size, and is each rung faster than the one below it?
 
     python benchmarks/ladder.py bf16                # sweep a precision, then judge
-    python benchmarks/ladder.py decode              # the decode shapes of configs/llm.toml
+    python benchmarks/ladder.py decode              # the shapes of decode.toml
     python benchmarks/ladder.py bf16 --rungs        # every rung at 4096 and 8192
     python benchmarks/ladder.py bf16 fp32 --errors  # errors against FP64, beside the library's
     python benchmarks/ladder.py                     # judge all runs in results/, without a GPU

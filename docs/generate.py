@@ -264,14 +264,14 @@ def of_the_library(
 
 
 DECODE = {"few_rows": "1x", "skinny": "64x"}
-"""Kernels for few rows, and how their shapes in configs/llm.toml begin."""
+"""Kernels for few rows, and how their shapes in benchmarks/decode.toml begin."""
 
 DECODE_PRECISIONS = ("fp16", "bf16")
 
 
 def decode() -> str:
     """The shapes of decoding: TB/s of operands, and the ratio to the faster library."""
-    config = tomllib.loads((ROOT / "configs" / "llm.toml").read_text(encoding="utf-8"))
+    config = tomllib.loads((ROOT / "benchmarks" / "decode.toml").read_text(encoding="utf-8"))
     shapes = config["workloads"]["gemm"]["shapes"]
     titles = [f"{PRECISIONS[name].title}: TB/s" for name in DECODE_PRECISIONS]
     lines = [["kernel", "M x N x K", *titles], [":--", ":--", *("--:" for _ in titles)]]
@@ -340,11 +340,12 @@ def origins(problems: Iterable[Found]) -> list[str]:
     return list(dict.fromkeys(origin(run) for found in problems for _, run in found.values()))
 
 
-LAYERS, LLM = (
-    tuple(tomllib.loads((ROOT / "configs" / name).read_text(encoding="utf-8"))["workloads"])
-    for name in ("layers.toml", "llm.toml")
+LAYERS = (
+    *("embedding", "rmsnorm", "rmsnorm_backward", "layernorm", "layernorm_backward", "quantize"),
+    *("swiglu", "rope", "cross_entropy", "cross_entropy_backward", "adamw"),
 )
-MODELS = {*LLM, *LAYERS, "route", "sort_experts", "combine"} - {"gemm"}
+MODELS = {*tomllib.loads((ROOT / "configs/llm.toml").read_text(encoding="utf-8"))["workloads"]}
+MODELS -= {"gemm"}
 """Workloads of language models; errors of gemm are beside its ladder."""
 
 

@@ -190,7 +190,7 @@ def test_every_workload_has_default_sizes(workload: str, kind: str) -> None:
 
 def test_shipped_names_leave_out_the_device_table() -> None:
     names = config.shipped()
-    assert {"cutlass", "default", "full", "layers", "llm", "memory", "quick"} <= set(names)
+    assert {"cutlass", "default", "full", "llm", "memory", "quick"} <= set(names)
     assert "devices" not in names
 
 
