@@ -30,6 +30,10 @@ CORRECTED: Final = 0.1
 TELLING_US: Final = 100.0
 """What takes less may be limited by the launch, and says nothing about larger problems."""
 
+AS_ESTIMATED_S: Final = 20.0
+"""The rest is expected to be as much slower than estimated as what was measured, with so many
+seconds more that were as estimated."""
+
 CHECKS: Final = 3
 """Times that results are compared with references; each passes over the operands several times."""
 
@@ -83,6 +87,23 @@ def row_s(
     return costs.row_s + checks + warm + min(rounds * each, timing.max_s)
 
 
+class _Pace:
+    """How many times as long as estimated rows take. Those of a problem come together."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._problem: object = None
+        self._took_s = self._estimated_s = 0.0
+
+    def measured(self, row: Measurement, took_s: float, estimated_s: float) -> None:
+        """A row was measured, ``took_s`` after all began."""
+        if row.problem.key != self._problem:  # all of the last one have come
+            took, estimated = self._took_s, self._estimated_s
+            self.factor = (AS_ESTIMATED_S + took) / (AS_ESTIMATED_S + estimated)
+        self._problem, self._took_s = row.problem.key, took_s
+        self._estimated_s += estimated_s
+
+
 class Left:
     """The rows of a plan that are not done, and how long they will take.
 
@@ -99,17 +120,28 @@ class Left:
         }
         self._each = {key: self._row_s(key, None) for key in self._rows}
         self._shares: dict[tuple[str, str], float] = {}
+        self._pace = _Pace()
 
     def _row_s(self, key: tuple[object, ...], share: float | None) -> float:
         problem, kernel = self._rows[key]
         return row_s(problem, kernel, self._timing, self._roofline, share)
 
-    def done(self, row: Measurement) -> None:
-        """A row is measured: its kernel's share of the roof is known."""
-        self._each.pop(row.key, None)
-        if not row.roof_percent or (row.time_us or 0) < TELLING_US:
-            return
-        share, one = min(1.0, row.roof_percent / 100), (row.kernel, row.problem.workload)
+    def done(self, row: Measurement, took_s: float | None = None) -> None:
+        """A row is known, and with it its kernel's share of the roof.
+
+        ``took_s``: seconds in which it and all before it were measured; None if they were not now.
+        """
+        expected_s = self._each.pop(row.key, 0.0)
+        if row.roof_percent and (row.time_us or 0) >= TELLING_US:
+            share = min(1.0, row.roof_percent / 100)
+            self._correct(row, share)
+            if row.key in self._rows:
+                expected_s = self._row_s(row.key, share)
+        if took_s is not None and row.time_us:
+            self._pace.measured(row, took_s, expected_s)
+
+    def _correct(self, row: Measurement, share: float) -> None:
+        one = row.kernel, row.problem.workload
         if abs(share / self._shares.get(one, inf) - 1) > CORRECTED:
             self._shares[one] = share
             for key in self._each:
@@ -120,7 +152,7 @@ class Left:
     @property
     def seconds(self) -> float:
         """Of all that are left."""
-        return sum(self._each.values())
+        return self._pace.factor * sum(self._each.values())
 
 
 def total_s(

@@ -111,7 +111,7 @@ class Lines(Observer):
         """After this row; empty if nothing is left, or known."""
         if self._left is None:
             return ""
-        self._left.done(row)
+        self._left.done(row, perf_counter() - self._started)
         seconds = self._left.seconds
         return f"about {estimate.text(seconds)} left" if seconds else ""
 

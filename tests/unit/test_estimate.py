@@ -13,7 +13,7 @@ from synthetic import cpu_roofline, gemm, h200_roofline
 from rooflab import estimate
 from rooflab.config import SweepConfig, Timing
 from rooflab.devices.registry import class_of
-from rooflab.estimate import SHARE, TELLING_US, Left, launch_s, row_s, text, total_s
+from rooflab.estimate import AS_ESTIMATED_S, SHARE, TELLING_US, Left, launch_s, row_s, text, total_s
 from rooflab.kernels.base import Kernel
 from rooflab.model.measurement import Measurement
 from rooflab.model.roofline import Roofline
@@ -96,6 +96,22 @@ def test_what_was_measured_corrects_the_time_left() -> None:
     slow = [row_s(one.problem, first, Timing(), CPU, SHARE / 100) for one in given.steps[1:]]
     assert left.seconds == pytest.approx(sum(slow))
     assert left.seconds > 10 * same
+
+
+def test_what_took_three_times_as_long_as_estimated_slows_the_rest_down() -> None:
+    given = plan([64, 128, 256], kernels=2)
+    left, took_s, estimated_s = Left(given, CPU), 0.0, 0.0
+    for step in given.steps:
+        expected = (AS_ESTIMATED_S + took_s) / (AS_ESTIMATED_S + estimated_s)
+        for kernel in step.kernels:
+            one_s = row_s(step.problem, kernel, Timing(), CPU)
+            estimated_s, took_s = estimated_s + one_s, took_s + 3 * one_s
+            before = left.seconds
+            row = Measurement(problem=step.problem.record, kernel=kernel.name, time_us=1.0)
+            left.done(row, took_s)
+            if kernel is not step.kernels[0]:  # not all of a problem have come
+                assert left.seconds == pytest.approx(before - expected * one_s)
+    assert expected == pytest.approx(1.1, abs=0.1) and left.seconds == 0
 
 
 def test_what_does_not_fit_is_skipped_at_once() -> None:
