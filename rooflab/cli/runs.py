@@ -86,7 +86,8 @@ def show(
     manifest = loaded.manifest
     name = escape(manifest.device.name)
     console.err().print(f"[bold]{name}[/], {manifest.created:%Y-%m-%d %H:%M} UTC")
-    console.note(" ".join(manifest.command))
+    if manifest.command:  # rooflab.bench has none
+        console.note(" ".join(manifest.command))
     if is_program(loaded.measurements):
         print_program(loaded)
     else:
@@ -235,9 +236,10 @@ def plot(
         runs = _load_all(paths)
     named = any(value not in (None, False) for value in chosen.values())
     if out is None and len(runs) == 1 and not (precision or workload or named):
-        for drawn in figures.draw_all(runs[0], style):
+        for drawn in (every := figures.draw_all(runs[0], style)):
             console.note(str(drawn))
-        return
+        if every:
+            return
     name, value = figures.chosen(chosen)
     target = out or Path(f"{name}.png")
     figure = figures.draw(name, runs, precision, workload, style=style, value=value)

@@ -142,7 +142,7 @@ def run_conditions(
     manifest, facts = run.manifest, run.manifest.device.facts
     parts = [manifest.device.name, *settings]
     roofs_of = manifest.program.get("roofs_of")  # then the device's facts are those of its model
-    if roofs_of:
+    if roofs_of and manifest.roofline.ceilings:
         parts.append(f"roofs of {str(roofs_of)[:80]}")
     for title, names in () if roofs_of else _CONDITIONS:
         fact = next((facts[n] for n in names if n in facts and facts[n].value is not None), None)

@@ -25,6 +25,7 @@ from rooflab.runs.store import RunData
 MEMORY: Final = "memory"
 CLOCK: Final = "clock"
 LATENCY: Final = "latency"
+UNRATED: Final = "unrated"
 UNKNOWN: Final = "unknown"
 COPIES: Final = "copies"
 IDLE: Final = "idle"
@@ -33,6 +34,7 @@ BINDS: Final = {
     COMPUTE: "compute-bound",
     MEMORY: "memory-bound",
     LATENCY: f"below {100 * LEANS:.0f} % of its roof",
+    UNRATED: "roof unknown",
     UNKNOWN: "work unknown",
     COPIES: "copies",
 }
@@ -43,6 +45,7 @@ TAKES: Final = {
     MEMORY: "at memory roofs",
     CLOCK: "lower clock",
     LATENCY: "above the roofs",
+    UNRATED: "roof unknown",
     UNKNOWN: "work unknown",
     COPIES: "copies",
     IDLE: "idle",
@@ -102,7 +105,8 @@ class TimedGroup:
             return COPIES
         reached = amount(self.row.observed_percent) or amount(self.row.roof_percent)
         if not self.row.bound or not reached:
-            return UNKNOWN
+            known = self.row.roof_us is None and program.known_by(self.row)
+            return UNRATED if known else UNKNOWN
         return self.roof if reached >= 100 * LEANS else LATENCY
 
     @property
@@ -113,7 +117,7 @@ class TimedGroup:
     @property
     def parts(self) -> list[tuple[str, float]]:
         """Its microseconds in a step: at its roof, more at a lower clock, more above that."""
-        if self.binds in (IDLE, COPIES, UNKNOWN):
+        if self.binds in (IDLE, COPIES, UNRATED, UNKNOWN):
             return [(self.binds, self.us)]
         best = min(1.0, amount(self.row.roof_percent) / 100)
         clocked = min(1.0, max(best, amount(self.row.observed_percent) / 100))
@@ -248,6 +252,8 @@ def colour(part: str) -> str:
         return style.palette.shades[_FAMILIES[part]][style.palette.bold]
     if part == CLOCK:
         return mixed(colour(COMPUTE), style.palette.background, 0.5)
+    if part == UNRATED:
+        return mixed(style.muted, style.palette.background, 0.5)
     return style.muted if part == UNKNOWN else style.grid
 
 
@@ -318,9 +324,12 @@ def left_out(found: Sequence[TimedGroup], drawn: Iterable[TimedGroup]) -> Iterat
     """What is not in a roofline, and why."""
     there, seen = {id(one) for one in drawn}, {id(one) for one in notable(found)}
     rest = [one for one in found if id(one) not in there and one.binds != IDLE]
-    unknown = [one for one in rest if id(one) in seen]
+    large = [one for one in rest if id(one) in seen]
+    unrated = [one for one in large if one.binds == UNRATED]
+    unknown = [one for one in large if one.binds != UNRATED]
     small = [one for one in rest if id(one) not in seen]
-    for text, some in (("Of unknown work", unknown), ("Too small to draw", small)):
+    reasons = ("Without FLOPs, and no roof is known", "Of unknown work", "Too small to draw")
+    for text, some in zip(reasons, (unrated, unknown, small), strict=True):
         if some:
             share, count = percent(sum(one.share for one in some)), len(some)
             yield f"{text}: {count} group{'s' * (count > 1)}, {share} of the step."

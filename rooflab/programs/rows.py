@@ -122,7 +122,7 @@ def rows(
     graph: tuple[Counters, int] | None = None,
     chip: Chip | None = None,
 ) -> list[Measurement]:
-    """All rows, those with the most time first; idle time and copies are the last.
+    """All rows, those with the most time first; copies, and idle time if there is some, are last.
 
     ``graph`` is what was counted of a CUDA graph as a whole, and its launches in a step. ``chip``
     is what the traffic of products depends on.
@@ -299,7 +299,8 @@ def _others(recording: Recording, step: MeanStep, roofline: Roofline) -> Iterato
         moved = sum(one.bytes for one in found) / len(found)
         row = _other(COPIES[kind], step, total, len(found) / step.steps, typical)
         yield _copied(row, kind, moved, roofline) if typical else row
-    yield _other(IDLE, step, step.idle_us, 1, step.idle_us)
+    if step.idle_us:  # one after the other, as ncu runs launches, nothing is known of gaps
+        yield _other(IDLE, step, step.idle_us, 1, step.idle_us)
 
 
 def _copied(row: Measurement, kind: str, moved: float, roofline: Roofline) -> Measurement:

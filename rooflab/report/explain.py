@@ -231,6 +231,8 @@ def _step(
 def _step_of_program(row: Measurement, given: Evidence, verdict: Diagnosis) -> str:
     """What helps a kernel of a program: most are a library's, and nobody changes their code."""
     counted = any(load.counted for load in given.loads)
+    if program.known_by(row) and not (row.roof_us or given.loads):
+        return "give the roofs of its GPU: rooflab profile --roofs RUN FILE"
     if verdict.bound == diagnosis.LATENCY and not counted:
         return "count its work: rooflab profile, with the program on that GPU"
     if verdict.bound in diagnosis.IDLE and given.time_us < program.SHORT_US:
@@ -311,16 +313,18 @@ def _of_program(one: Explanation) -> Iterator[str]:
         low, high = row.time_p05_us, row.time_p95_us
         spread = f" ({digits(low, 3)} to {digits(high, 3)})" if low and high else ""
         yield f"{count_text(row.launches)} launches of {time_text(us)}{spread}."
-    known = program.known_by(row)
+    words = {program.COUNTED: "by counters", program.MODELLED: "modelled from shapes"}
+    how = words.get(program.known_by(row), "")
     if row.roof_us:
         reached = digits(row.observed_percent or row.roof_percent, 3)
-        how = {program.COUNTED: "by counters", program.MODELLED: "modelled from shapes"}
         above = time_text(one.saved_us)
         yield (
-            f"{reached} % of its roof ({', '.join(filter(None, [row.bound, how.get(known)]))}): "
+            f"{reached} % of its roof ({', '.join(filter(None, [row.bound, how]))}): "
             f"{above} of {step} is above it."
         )
-    elif not known:
+    elif how:
+        yield f"Its work is known ({how}), and its roof is not."
+    else:
         yield "Its work is not known."
     yield from _traffic(row)
 
@@ -333,7 +337,7 @@ def _traffic(row: Measurement) -> Iterator[str]:
     found = f"; {scaled(row.dram_bytes)}B were counted" if row.dram_bytes else ""
     yield (
         f"A launch moves {scaled(least)}B of device memory at least, and by a model of its shape "
-        f"about {scaled(expected)}B, because panels are read again{found}."
+        f"about {scaled(expected)}B, because some of it is read again{found}."
     )
 
 
@@ -355,7 +359,7 @@ def title(one: Explanation) -> str:
     """``Limited by arithmetic:``, the start of the verdict."""
     verdict = one.verdict
     if verdict.bound == diagnosis.LATENCY:
-        return "Latency, not proven:"
+        return "Latency, not proven:" if one.evidence.loads else "Not known:"
     if verdict.bound in TITLES:
         return f"{'Limited' if verdict.firm else 'Mostly limited'} by {TITLES[verdict.bound]}:"
     return f"{verdict.bound.capitalize()}:"
@@ -377,11 +381,15 @@ def _because(one: Explanation) -> str:
             f"{_percent(min(1.0, grid.efficiency))} of the time at most."
         )
     shares = ", ".join(_share(one, load) for load in given.ranked)
+    if not shares:
+        return "there is no work with a roof that its time could be compared with."
     if verdict.bound == diagnosis.LATENCY:
-        nothing = f"nothing that is known is busy ({shares})" if shares else "nothing is known"
         counted = any(load.counted for load in given.loads)
         unknown = "" if counted else f"{one.memories}, "
-        return f"{nothing}; {unknown}the issue of instructions and waiting are not counted."
+        return (
+            f"nothing that is known is busy ({shares}); {unknown}the issue of instructions and "
+            "waiting are not counted."
+        )
     if verdict.bound == diagnosis.BALANCED_BOUND:
         return f"{shares}."
     top = next(load for load in given.ranked if load.resource == verdict.bound)

@@ -255,12 +255,15 @@ def _together(rows: Sequence[Measurement]) -> Measurement:
         launches=sum(row.launches or 0.0 for row in rows),
         total_us=sum(map(total, rows)),
         share_percent=sum(share or 0.0 for share in shares),
-        recoverable_us=sum(map(recoverable, rows)),
+        recoverable_us=sum(map(recoverable, rows)) if any(row.roof_us for row in rows) else None,
     )
 
 
 def figures(program: Program) -> Mapping[str, Any]:
-    """The cells of a group by heading; whose work is modelled is only said if some is."""
+    """The cells of a group by heading; whose work is modelled is only said if some is.
+
+    What no row has is left out.
+    """
     of = "% time" if program.whole else "% step"
     rows = (*program.groups, *program.others)
     unit, scale = ("ms", 1e3) if max(map(total, rows), default=0.0) >= 1e5 else ("µs", 1.0)
@@ -281,4 +284,4 @@ def figures(program: Program) -> Mapping[str, Any]:
     }
     if all(known_by(row) != MODELLED for row in program.groups):
         del found["work"]
-    return found
+    return {name: cell for name, cell in found.items() if any(map(cell, rows))}

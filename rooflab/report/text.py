@@ -70,8 +70,9 @@ def count_text(count: float | None) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """``4.2 %``: a part of a whole, in two digits; ``100 %`` of nothing."""
-    return f"{digits(100 * part / whole, 2)} %" if whole else "100 %"
+    """``4.2 %``: a part of a whole, in two digits, or in three of nearly all; ``100 %`` of none."""
+    percent = 100 * part / whole if whole else 100.0
+    return f"{digits(percent, 3 if 99.5 <= percent < 99.95 else 2)} %"
 
 
 def precision_title(name: str) -> str:

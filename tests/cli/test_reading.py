@@ -130,6 +130,21 @@ def test_plot_redraws_in_place_and_overlays(rooflab: Rooflab, folder: Path) -> N
     assert Path("both.png").exists()
 
 
+def test_a_run_without_figures_is_not_drawn_in_silence(rooflab: Rooflab) -> None:
+    rooflab("sweep", "-k", "nan", "--shape", "32x16x8", "-p", "fp32")
+    code, _, err = rooflab("plot")
+    assert code == 2 and "no row with status ok, so there is nothing to draw" in err
+
+
+def test_a_run_without_a_command_has_no_line_for_it(rooflab: Rooflab, folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": []}))
+    _, _, err = rooflab("show", folder)
+    assert not err.splitlines()[1].isspace() and err.splitlines()[1].startswith("warning: ")
+    assert rooflab("report", folder)[0] == 0
+    assert "Reproduce" not in Path("report.html").read_text()
+
+
 def test_unknown_figures_are_refused(rooflab: Rooflab, folder: Path) -> None:
     code, _, err = rooflab("plot", folder, "-o", "figure.bmp")
     assert code == 2

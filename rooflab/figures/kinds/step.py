@@ -97,7 +97,8 @@ def _draw_groups(panel: model.Panel, found: Sequence[TimedGroup], scale: float) 
 
 def _in_order(found: Sequence[TimedGroup]) -> list[TimedGroup]:
     """By roof, the longest first; what is no launch is at the end."""
-    order = [COMPUTE, programs.MEMORY, programs.UNKNOWN, programs.COPIES, IDLE]
+    unrated = (programs.UNRATED, programs.UNKNOWN)
+    order = [COMPUTE, programs.MEMORY, *unrated, programs.COPIES, IDLE]
 
     def rank(group: TimedGroup) -> int:
         return order.index(group.roof if group.binds == programs.LATENCY else group.binds)

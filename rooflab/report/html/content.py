@@ -14,6 +14,7 @@ from rooflab.model.measurement import COLUMNS, Measurement, is_possible
 from rooflab.report.html.frame import MANY
 from rooflab.report.text import digits
 from rooflab.runs.names import run_names
+from rooflab.runs.program import is_program
 from rooflab.runs.store import RunData
 
 ABSURD: Final = 1e30
@@ -52,6 +53,11 @@ class Report:
     def measured(self) -> list[ReportRow]:
         """The rows with a possible time, which have a place in figures."""
         return [one for one in self.rows if _measured(one.row)]
+
+    @cached_property
+    def of_programs(self) -> list[RunData]:
+        """The runs of programs."""
+        return [run for run in self.runs if is_program(run.measurements)]
 
     @cached_property
     def of(self) -> dict[int, ReportRow]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from rooflab.model.grouping import grouped
 from rooflab.model.measurement import BATCH_TIMED
+from rooflab.model.problem import PROGRAM
 from rooflab.report import explain
 from rooflab.report.explain import Explanation
 from rooflab.report.html.content import Report, ReportRow, number
@@ -91,6 +92,8 @@ def _most(report: Report, found: Explained) -> tuple[str, str]:
     if not sure:
         return title, "unknown: no time is well known; measure again on a machine of your own."
     row, one = max(sure, key=lambda pair: pair[1].gain_us)
+    if one.gain_us <= 0 and not any(pair[1].evidence.loads for pair in sure):
+        return title, "unknown: no row has work with a roof."
     if one.gain_us <= 0:
         return title, "nothing that is known: the fastest kernel of each problem is at its limit."
     return title, (
@@ -111,6 +114,8 @@ def _uncertain(report: Report) -> str:
     parts += [f"{missing} not measured yet"] * bool(missing)
     if parts:
         return f"of {len(rows)} rows, {', '.join(parts)}."
+    if any(row.problem.workload == PROGRAM for row in rows):  # nobody knows its results
+        return f"nothing: none of {len(rows)} rows has a caveat."
     return f"nothing: all {len(rows)} rows were verified, and none has a caveat."
 
 
@@ -147,7 +152,8 @@ def _verdict(report: Report, group: Explained) -> Markup:
             for row, one in group
         )
         told.append(element("ul", *items))
-    cause = f" {explain.title(one).rstrip(':').lower()}; {_gain(one)}"
+    gain = f"; {_gain(one)}" if one.gain_us > 0 else ""
+    cause = f" {explain.title(one).rstrip(':').lower()}{gain}"
     ids = {"data_any" if more else "data_row": " ".join(row.id for row, _ in group)}
     return element("details", element("summary", head, cause), *told, **ids)
 

@@ -41,9 +41,7 @@ def _colours(about: Report) -> str:
         return "".join(f".k{i}{{color:{colour}}}" for i, colour in enumerate(colours))
 
     own = f"{rules(light)}\n@media screen and (prefers-color-scheme:dark){{{rules(dark)}}}\n"
-    return (
-        own + program.colours() if any(is_program(run.measurements) for run in about.runs) else own
-    )
+    return own + program.colours() if about.of_programs else own
 
 
 def _body(about: Report, title: str) -> list[Markup]:

@@ -1,4 +1,4 @@
-"""The pictures of a program's run: its roofline, its step and its timeline, as wide as the page."""
+"""A program's run in sentences and pictures: roofline, step and timeline, as wide as the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from rooflab.report.html.markup import Markup, element, join, scrolled, section,
 from rooflab.report.program import cells_of, lines
 from rooflab.report.ranks import sentences
 from rooflab.report.text import reached
-from rooflab.runs.program import is_program
 from rooflab.runs.ranks import of_runs
 from rooflab.runs.store import RunData
 
@@ -76,8 +75,8 @@ def notebook(run: RunData) -> str:
 
 
 def sections(report: Report) -> Iterator[Markup]:
-    """A section with the pictures of all runs of programs; nothing without one."""
-    runs = [run for run in report.runs if is_program(run.measurements)]
+    """A section with what is to say of all programs, and their pictures; nothing without one."""
+    runs = report.of_programs
     if not runs:
         return
     parts: list[Markup] = []
@@ -91,6 +90,7 @@ def sections(report: Report) -> Iterator[Markup]:
         for run in runs:
             if len(runs) > 1:
                 parts.append(element("h3", report.names[report.runs.index(run)]))
+            parts.append(element("ul", *(element("li", said) for said in lines(run))))
             parts += _pictures(report, [run], ["roofline", "step", "timeline"])
     if parts:
         yield section("program", "The program", *parts)

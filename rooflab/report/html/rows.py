@@ -64,6 +64,10 @@ FILTERS: Final = ("run", "workload", "kernel", "precision", "size", "verdict", "
 WORDS: Final = {*FILTERS, "settings", "status", "bound", *LAST} - {"size"}
 """Columns whose values readers choose among, and those that are no numbers."""
 
+TIMES: Final = (
+    "times are medians with their 95 % interval",
+    "times of a program's kernels are means, and ± has 90 % of the launches",
+)
 ENLARGE: Final = "a double click, or the key z, enlarges a figure"
 PROVENANCES: Final = ("derived", "measured", "observed")
 
@@ -96,7 +100,7 @@ def rows(report: Report, shown: Sequence[TextColumn]) -> Markup:
     """The section."""
     lines = list(zip(*(column.texts for column in shown), strict=True))
     body = [] if report.many else [_row(i, shown, line) for i, line in enumerate(lines, 1)]
-    caption = f"{len(report.rows)} rows; times are medians with their 95 % interval"
+    caption = f"{len(report.rows)} rows; {TIMES[bool(report.of_programs)]}"
     table = element(
         "table",
         element("caption", caption),

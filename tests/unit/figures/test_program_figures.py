@@ -185,6 +185,20 @@ def test_the_largest_are_named_and_a_pile_in_one_label() -> None:
     assert "Of unknown work: 1 group, 3 % of the step." in text
 
 
+def test_without_a_roof_known_work_is_not_called_unknown() -> None:
+    rows = [
+        replace(row, bound="", roof_us=None, roof_percent=None, observed_percent=None)
+        for row in program_runs.ROWS
+    ]
+    run = program_runs.run(rows, roofs_of="this machine")
+    run = replace(run, manifest=run.manifest.model_copy(update={"roofline": Roofline(())}))
+    text = contents(figures.draw("step", [run]))
+    assert "roof unknown: 84 %" in text and "work unknown: 3 %" in text
+    assert "roofs of" not in text
+    text = contents(figures.draw("roofline", [run]))
+    assert "Without FLOPs, and no roof is known: 2 groups" in text
+
+
 def test_the_bubbles_of_the_legend_have_the_area_of_their_part() -> None:
     drawn = page("roofline")
     [one, *_] = bubbles(drawn)

@@ -96,6 +96,11 @@ def test_copies_and_idle_time_are_rows() -> None:
     assert found["(idle)"].total_us == pytest.approx(30)
 
 
+def test_launches_without_gaps_have_no_row_of_idle_time() -> None:
+    """So it is with ncu's, of whose gaps nothing is known."""
+    assert "(idle)" not in made(recording(launch("k", 40), us=40))
+
+
 def test_a_step_is_the_mean_of_all() -> None:
     launches = [launch("k", 10, start) for start in (0, 50, 100, 150)]
     steps = [StepTime("step", 0, 100_000), StepTime("step", 100_000, 200_000)]

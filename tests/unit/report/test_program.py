@@ -356,11 +356,37 @@ def test_work_that_is_not_known_is_not_explained() -> None:
     assert "Try: count its work: rooflab profile, with the program on that GPU." in text
 
 
+def unrated(kernel: str, us: float) -> Measurement:
+    """Counted on a GPU whose roofs are not known."""
+    return group(kernel, us, percent=None, counted_flops=1e9, dram_bytes=1e6, tflops=2.0)
+
+
+def test_without_roofs_nothing_is_blamed_on_latency() -> None:
+    (one,) = explain.explanations(program(unrated("a", 1000.0)))
+    assert list(explain.paragraphs(one))[1:] == [
+        "Its work is known (by counters), and its roof is not.",
+        "Not known: there is no work with a roof that its time could be compared with.",
+        "Try: give the roofs of its GPU: rooflab profile --roofs RUN FILE.",
+    ]
+
+
+def test_columns_that_no_row_has_are_left_out() -> None:
+    run = program(*(unrated(f"kernel_{i}", 1000.0 - i) for i in range(40)))
+    heading, _, *rows = printed(report.table(run), 80)
+    assert heading.split() == ["kernel", "count", "µs", "%", "step", "TFLOP/s"]
+    assert rows[-1].split() == ["20", "others", "20", "19410", "49.5"]
+
+
+def test_parts_of_the_work_add_up() -> None:
+    rows = group("a", 9957.0, counted=False), group("b", 43.0, percent=None)
+    assert "99.6 % modelled from shapes and 0.43 % not known." in said(program(*rows))
+
+
 @pytest.mark.parametrize(
     ("counted", "said"),
     [
-        (None, "about 350 MB, because panels are read again."),
-        (3.26e8, "about 350 MB, because panels are read again; 326 MB were counted."),
+        (None, "about 350 MB, because some of it is read again."),
+        (3.26e8, "about 350 MB, because some of it is read again; 326 MB were counted."),
     ],
 )
 def test_what_is_expected_to_be_read_again_is_said(counted: float | None, said: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pages
 import program_runs
 import synthetic
+from profiled import group, program
 
 from rooflab.model.measurement import Measurement
 from rooflab.report.html import comparing
@@ -97,3 +98,18 @@ def test_rows_of_parts_that_are_compared_together_have_one_verdict() -> None:
 def test_a_program_and_a_sweep_of_one_device_are_not_compared() -> None:
     about = report([RUN, synthetic.h200_run(["fp32"])])
     assert comparing.compared(about) == []
+
+
+def test_a_program_is_told_and_not_called_verified() -> None:
+    text = " ".join(element.text for element in pages.parse(to_html([RUN])).elements)
+    assert "One step takes 10.0 ms" in text and "Launches of a program were timed" in text
+    assert "were verified" not in text and "was verified" not in text
+    beside = to_html([RUN, synthetic.h200_run(["fp32"])])
+    assert "Launches of a program were timed" in beside and "Every kernel was verified" in beside
+
+
+def test_without_roofs_nothing_is_to_gain() -> None:
+    rows = [group("nvjet", 9000.0, percent=None, counted_flops=1e9, dram_bytes=1e6)]
+    text = " ".join(element.text for element in pages.parse(to_html([program(*rows)])).elements)
+    assert "unknown: no row has work with a roof." in text and "not known" in text
+    assert "times as fast" not in text
