@@ -18,6 +18,7 @@ from rooflab.errors import UnavailableError, UsageError
 from rooflab.kernels.base import Kernel, is_file
 from rooflab.kernels.registry import Registry
 from rooflab.kernels.sources import discover, load_file
+from rooflab.model.grouping import grouped
 from rooflab.model.measurement import Measurement
 from rooflab.model.precision import PRECISIONS
 from rooflab.model.problem import Problem
@@ -75,18 +76,24 @@ def plan(config: SweepConfig, device: Device) -> Plan:
     registry = discover(compilers.own)
     files: list[str] = []
     notes: list[str] = []
+    absent: list[tuple[str, str]] = []
     steps: list[Step] = []
     for selection in config.workloads:
         notes += _decimal_commas(selection)
         patterns = _patterns(selection, registry, device, files, config.compiler)
         chosen = registry.select(patterns, device.kind, selection.workload)
-        usable = chosen if device.absent else _usable(chosen, patterns, device, notes)
+        usable = chosen if device.absent else _usable(chosen, patterns, device, absent)
         if usable:
             steps += _steps(selection, usable, notes)
         else:
             notes.append(f"{selection.workload} left out: none of its kernels can run here")
     if not steps:
         raise UsageError("none of these kernels can run here (see: rooflab kernels)")
+    by_reason = grouped(absent, lambda pair: pair[1])
+    notes[:0] = [
+        f"{', '.join(dict.fromkeys(name for name, _ in some))} left out: {reason}"
+        for reason, some in by_reason.items()
+    ]
     if any(step.problem.record.streamed for step in steps) and not device.has_own_memory:
         raise UnavailableError(f"{device.name} computes in host memory: leave out --host")
     if any(step.problem.gpus > 1 for step in steps) and device.group_size == 1:
@@ -178,9 +185,9 @@ def _refuse_elsewhere(pattern: str, kernel: Kernel, compiler: CompilerSetting) -
 
 
 def _usable(
-    kernels: list[Kernel], patterns: Sequence[str], device: Device, notes: list[str]
+    kernels: list[Kernel], patterns: Sequence[str], device: Device, absent: list[tuple[str, str]]
 ) -> list[Kernel]:
-    """The kernels that can run here.
+    """The kernels that can run here; the names of the others, with the reason, are ``absent``.
 
     Raises ``UsageError`` if one given by name cannot, and is a user's own or the only one.
     """
@@ -190,7 +197,7 @@ def _usable(
         if reason and named and (kernel.untrusted or len(patterns) == 1):
             raise UsageError(f"kernel {kernel.name} cannot run here: {reason}")
         if reason:
-            notes.append(f"{kernel.name} left out: {reason}")
+            absent.append((kernel.name, reason))
         else:
             usable.append(kernel)
     return usable

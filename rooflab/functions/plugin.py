@@ -163,5 +163,6 @@ def _changes(base: str, new: Result, threshold_percent: float | None) -> list[st
     if not isinstance(compared, Comparison):
         return str(compared).splitlines()
     shown = [one for one in Verdict if one != Verdict.SAME]
-    lines = ["  ".join(filter(None, cells)) for cells in verdicts.cells(compared, shown)]
+    cells = verdicts.cells(compared, shown)
+    lines = ["  ".join(filter(None, line)) for line in cells and [verdicts.COLUMNS, *cells]]
     return [*lines, verdicts.sentence(compared)]

@@ -245,8 +245,8 @@ _IDLE: Final = (
     "bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id "
     # Numbers that change results, not work.
     "initializer_range rms_norm_eps rope_theta rope_scaling rope_parameters rope_interleave "
-    "attention_dropout hidden_dropout max_window_layers pretraining_tp use_cache use_bfloat16 "
-    "norm_topk_prob routed_scaling_factor scoring_func topk_method n_group topk_group "
+    "use_mrope attention_dropout hidden_dropout max_window_layers pretraining_tp use_cache "
+    "use_bfloat16 norm_topk_prob routed_scaling_factor scoring_func topk_method n_group topk_group "
     "aux_loss_alpha seq_aux router_aux_loss_coef router_jitter_noise ep_size "
     # What every configuration may have.
     "output_router_logits output_attentions output_hidden_states return_dict torchscript "
@@ -297,7 +297,7 @@ def _path(given: str) -> Path:
     shown = repr(given[:80])
     if given and found:
         raise UsageError(f"the folder {shown} has no config.json: {near(given, shipped())}")
-    raise UsageError(f"no configuration {shown}: {near(given, shipped())}, or give a config.json")
+    raise UsageError(f"no configuration {shown}: {near(given, shipped())} (or give a config.json)")
 
 
 def parse(name: str, content: Mapping[str, Any]) -> LanguageModel:
@@ -309,7 +309,8 @@ def parse(name: str, content: Mapping[str, Any]) -> LanguageModel:
         inner = content.get("text_config")
         if isinstance(inner, Mapping) and "model_type" in inner:
             raise UsageError(f"{what}: give its text_config as a file of its own")
-        raise UsageError(f"{what}: there are {', '.join(FAMILIES)}")
+        there = f"there are {', '.join(FAMILIES)}"
+        raise UsageError(f"{what}: {there}; if it has the layers of one of them, write that one")
     keys = Keys(content)
     read_attention, read_experts = FAMILIES[family]
     attention, (experts, sparse) = read_attention(keys), read_experts(keys)

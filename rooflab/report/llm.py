@@ -195,8 +195,10 @@ def sentences(
     decodes = [one.step for one in estimates if one.step.phase == "decode"]
     for title, steps in groupby(decodes, key=heading):
         yield f"{title}: {_limits(model, next(steps), machine)}"
-    if any(isinstance(each.operator.work, Formula) for one in estimates for each in one.operators):
-        yield "* no workload yet: FLOPs and bytes are modelled, and nothing is measured"
+    every = (each.operator for one in estimates for each in one.operators)
+    if own := dict.fromkeys(one.name for one in every if isinstance(one.work, Formula)):
+        which = ", ".join(own)
+        yield f"* no workload yet ({which}): FLOPs and bytes are modelled, and nothing is measured"
     if model.experts:
         yield "experts: modelled as if each token chose at random"
     if estimates[0].step.gpus > 1:
@@ -219,7 +221,7 @@ def _limits(model: LanguageModel, step: ModelStep, machine: Machine) -> str:
     ridge = ridge_batch(model, step, machine.roofline)
     most = largest_batch(model, step, machine.memory)
     where = f"the ridge at batch {ridge}" if ridge else f"no ridge up to batch {MOST}"
-    room = "" if most is None else f"; memory has room for batch {most}"
+    room = "" if most is None else f"; memory has room for {f'batch {most}' if most else 'none'}"
     return f"products with weights meet {where}{room}"
 
 

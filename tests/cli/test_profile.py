@@ -152,7 +152,8 @@ def test_what_was_imported_has_no_facts_of_the_gpu_whose_roofs_it_has(rooflab: R
 def test_what_was_imported_can_be_read(rooflab: Rooflab, path: Path, more: tuple[object]) -> None:
     rooflab("profile", *more, "--out", "run", path)
     code, out, _ = rooflab("show", "run")
-    assert code == 0 and "Its kernels take" in out and "idle" in out
+    assert code == 0 and "Its kernels take" in out
+    assert ("idle" in out) == (path == TRACE)  # of gaps between ncu's launches nothing is known
     code, out, _ = rooflab("explain", "run", "--all")
     assert code == 0
     code, out, _ = rooflab("export", "run", "-f", "csv")

@@ -91,6 +91,12 @@ def test_a_kernel_that_cannot_run_is_left_out_if_another_can() -> None:
     assert planned.notes == ("absent left out: nobody has it: pip install it",)
 
 
+def test_what_kernels_of_several_selections_lack_is_one_note() -> None:
+    both = [Selection(workload="gemm", kernels=["fast", "absent"], sizes=[n]) for n in (8, 16)]
+    planned = plan(SweepConfig(workloads=both), fake.FakeDevice())
+    assert planned.notes == ("absent left out: nobody has it: pip install it",)
+
+
 def test_of_several_workloads_those_that_cannot_run_are_left_out() -> None:
     only = Selection(workload="gemm", kernels=["absent*"], sizes=[8])
     other = Selection(workload="add", kernels=["fast"], sizes=[8])

@@ -101,6 +101,7 @@ def test_a_slow_function_fails_if_that_is_asked_for(tmp_path: Path) -> None:
     code, text = ended(slow)
     assert code == 1
     assert re.search(r"^SLOW  test  function FP64.*\+100", text, re.M)
+    assert "verdict  kernel  problem  size  base µs  new µs  change %" in text
     assert "1 point in common: 1 SLOW." in text
     assert ended(slow, **{plugin.FAIL: False})[0] == 0
     assert ended(slow, **{plugin.THRESHOLD: 150.0})[0] == 0

@@ -51,7 +51,9 @@ def test_a_path_and_a_folder(tmp_path: Path) -> None:
 
 
 def test_an_unknown_family() -> None:
-    assert refused({"model_type": "a"}).startswith('model_type "a" is not known: there are ')
+    unknown = refused({"model_type": "a"})
+    assert unknown.startswith('model_type "a" is not known: there are ')
+    assert unknown.endswith("; if it has the layers of one of them, write that one")
     assert "model_type is missing" in refused({})
     assert 'model_type ["llama"] is not known' in refused({"model_type": ["llama"]})
 
@@ -145,7 +147,7 @@ def test_more_experts_for_a_token_than_there_are() -> None:
 
 
 def test_a_name_that_is_not_shipped() -> None:
-    with pytest.raises(UsageError, match=r"did you mean llama-3\.1-8b\?, or give a config\.json"):
+    with pytest.raises(UsageError, match=r"did you mean llama-3\.1-8b\? \(or give a config\.json"):
         read("llama-3-8b")
 
 
