@@ -12,11 +12,16 @@ from hypothesis import HealthCheck, settings
 from nursery import forked, starting  # noqa: F401  fixtures
 
 from rooflab import engine, workloads
+from rooflab.files import cache_dir
 from rooflab.model.roofline import Roofline
 
 # Before NumPy is loaded, here and in processes of tests: threads of BLAS on a busy core wait for
 # each other for scheduler ticks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Roofs that tests imitate are not to be taken for this machine's, also in processes of tests.
+if cache_dir().name != "tests":
+    os.environ["ROOFLAB_CACHE_DIR"] = str(cache_dir() / "tests")
 
 # Shells start what they run in the background with Ctrl-C ignored. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -163,6 +163,11 @@ def test_the_cache_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache_dir().name == "rooflab"
 
 
+def test_tests_have_a_cache_of_their_own() -> None:
+    """Else the roofs that they imitate would be taken for this machine's ever after."""
+    assert cache_dir().name == "tests"
+
+
 def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(*_: object, **__: object) -> Path:
         raise RuntimeError("could not determine the home directory")

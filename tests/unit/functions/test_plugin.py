@@ -54,6 +54,7 @@ NAME = "test_rows.py::test_product"
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Its processor has given roofs."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setenv("ROOFLAB_CACHE_DIR", str(pytester.path / "cache"))
     pytester.makeconftest(GIVEN)
     pytester.makepyfile(test_rows=TESTS)
 
