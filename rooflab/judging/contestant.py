@@ -100,16 +100,20 @@ class Contestant:
         compilers = choose("auto", driver_version(self._device))
         if not is_file(job["kernel"]):
             found = discover(compilers.own).get(kind, problem.workload, job["kernel"])
-            kernels = [found] if found else []
+            loaded = [found] if found else []
         else:
             loaded = load_file(job["kernel"], compilers.users)
-            wanted = (problem.workload, kind)
-            kernels = [one for one in loaded if (one.workload, one.device_kind) == wanted]
+        wanted = (kind, problem.workload)
+        kernels = [one for one in loaded if (one.device_kind, one.workload) == wanted]
         if len(kernels) == 1:
             return kernels[0], problem
-        names = ", ".join(one.name for one in kernels)
-        what = f"{kind} kernel of {problem.workload}"
-        raise ValueError(f"several kernels: name one of {names}" if names else f"it has no {what}")
+        if kernels:
+            raise ValueError(
+                f"several kernels: name one of {', '.join(one.name for one in kernels)}"
+            )
+        there = dict.fromkeys(f"one of {one.workload} for {one.device_kind}" for one in loaded)
+        has = f": it has {', '.join(there)}" if there else ""
+        raise ValueError(f"it has no {kind} kernel of {problem.workload}{has}")
 
     def _operands(self, problem: Problem) -> list[Operands]:
         """All copies, in the memory that the judge shares."""

@@ -214,7 +214,7 @@ REFUSED = [
     ("answers", "failed", "does not answer as it should"),
     ("pickles", "failed", "does not answer as it should"),
     ("nobody", "failed", "has no kernel 'nobody'"),
-    ("other", "failed", "it has no cpu kernel of add"),
+    ("other", "failed", "it has no cpu kernel of add: it has "),
 ]
 
 
