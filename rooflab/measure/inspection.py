@@ -23,7 +23,7 @@ from rooflab.measure.buffers import Rotation, Strip, between, distinct, poison
 from rooflab.measure.subject import Runner, Watch
 from rooflab.measure.verify import CONFIRMED, Accuracy, Expected, put, reads_output, unlike
 from rooflab.model.encoding import decode, encode
-from rooflab.model.problem import Hard, Operand, Piece, Problem
+from rooflab.model.problem import Hard, Operand, Piece, Problem, Turns
 
 INSPECTED: Final = 8
 """Buffer copies of an inspection between two rounds; the last inspection takes all of them."""
@@ -67,6 +67,9 @@ JUDGED: Final = 0.3
 KEEPS: Final = "keeps the results of earlier inputs"
 SKIPS: Final = "does not write its results in some launches"
 
+TURNS_FLOPS: Final = 5e8
+"""Up to this work hard inputs of all kinds are tried, above it those of one launch."""
+
 KEPT_SHARE: Final = 8
 MOST_KEPT: Final = 2**29
 """References are kept in this part of the free memory, at most so many bytes."""
@@ -84,7 +87,7 @@ class Inspector:
     def __init__(self, device: Device, rotation: Rotation, draw: random.Random) -> None:
         self._device, self.rotation, self._draw = device, rotation, draw
         self._most_bytes = min(MOST_KEPT, device.free_bytes() // KEPT_SHARE)
-        self._others: _Others | None = None
+        self._others: list[_Others] = []
         rotation.poison(0)
         self.renew()
 
@@ -287,7 +290,7 @@ class Inspector:
         it is launched without a pause. What is read and written stays as those have left it.
         """
         started, left = perf_counter(), OFTEN
-        marks = self._marks() if self._writes_only else _Kept(self.rotation)
+        marks = self._marks() if self._writes_only else _Kept(self._device.arrays, self.rotation)
         while left > 0 and perf_counter() - started < OFTEN_S:
             places = self._draw.sample(range(len(launches)), min(left, len(launches)))
             marks.write(places)  # loads its code
@@ -300,13 +303,20 @@ class Inspector:
             self._device.synchronize()
             with self._device.checking():
                 if isinstance(marks, _Kept):
-                    copy = marks.last()
-                    reason = self._expect(copy).verdict(copy).reason
+                    reason = self._onward(marks)
                 else:
                     reason = self._doubted(marks, places, lambda copy: self._expected)
             if reason:
                 return reason
             left -= len(places)
+        return ""
+
+    def _onward(self, marks: _Kept) -> str:
+        """What is wrong with a launch on the results of earlier ones, if those did not grow."""
+        copy = marks.last()
+        if not marks.overflow():
+            return self._expect(copy).verdict(copy).reason
+        self.rotation.poison(0)  # begin anew
         return ""
 
     def _marks(self) -> _Marks:
@@ -320,9 +330,7 @@ class Inspector:
         run([launches[place]])  # now it may keep something of the inputs
         old = put(self._device, copy, stir)
         with _undone(partial(put, self._device, copy, stir, old)):
-            for operand in copy.problem.operands:
-                if operand.role == "inout":
-                    copy[operand.name][...] = copy.initial[operand.name]
+            _begin_anew(copy)
             expected = self._expect(copy)
             run([launches[place]])
             self._device.synchronize()
@@ -364,6 +372,7 @@ class Inspector:
 
         def time_us(inputs: dict[str, Any], *, marked: bool) -> float:
             put(self._device, copy, stir, inputs)
+            _begin_anew(copy)
             if marks:
                 marks.swap(place, marked)
             (one,) = self._device.time([launch], flush).times_us
@@ -403,20 +412,37 @@ class Inspector:
     # Other inputs.
 
     def on_other_inputs(self, launches: Sequence[Launch], run: Runner) -> str:
-        """What is wrong with a launch on inputs that nobody has seen before."""
-        place = self._draw.randrange(len(launches))
-        with self.other_inputs(place) as verdict:
-            run([launches[place]])
-            return verdict()
+        """What is wrong with launches on inputs that nobody has seen before."""
+        for others in self._all_others():
+            place = self._draw.randrange(len(launches))
+            with self._on(others, place) as verdict:
+                run([launches[place]])
+                if reason := verdict():
+                    return reason
+        return ""
 
     @contextmanager
     def other_inputs(self, place: int) -> Iterator[Callable[[], str]]:
         """The copy ``place`` has others meanwhile; the value says what is wrong with a launch."""
-        copy = self.rotation.copies[place]
-        if self._others is None:
+        with self._on(self._draw.choice(self._all_others()), place) as verdict:
+            yield verdict
+
+    def _all_others(self) -> list[_Others]:
+        """Inputs of all kinds, those for which a launch has room together."""
+        if not self._others:
+            copy, draw = self.rotation.copies[0], self._draw
             with self._device.checking():
-                self._others = _Others(self._device, copy, self._draw, self._most_bytes)
-        others, old = self._others, self._others.put(copy)
+                turns = list(_turns(self._device.arrays, copy.problem, draw))
+                most_bytes = self._most_bytes // len(turns)
+                make = partial(_Others, self._device, copy, draw, most_bytes)
+                self._others = [make(hard) for hard in turns]
+        return self._others
+
+    @contextmanager
+    def _on(self, others: _Others, place: int) -> Iterator[Callable[[], str]]:
+        """The copy ``place`` has these meanwhile."""
+        copy = self.rotation.copies[place]
+        old = others.put(copy)
         self.poison(place)
 
         def verdict() -> str:
@@ -428,16 +454,27 @@ class Inspector:
             yield verdict
 
 
+def _turns(arrays: Any, problem: Problem, draw: random.Random) -> Iterator[list[Hard]]:
+    """Hard inputs of all kinds, which take several launches if there is little room in one."""
+    turns = Turns(draw.getrandbits(32))
+    yield list(problem.hard(arrays, turns))
+    while turns.left and problem.flops <= TURNS_FLOPS:
+        yield list(problem.hard(arrays, turns))
+
+
 class _Others:
     """Inputs that differ from those of the timing in some parts, and what they lead to."""
 
     def __init__(
-        self, device: Device, operands: Operands, draw: random.Random, most_bytes: int
+        self,
+        device: Device,
+        operands: Operands,
+        draw: random.Random,
+        most_bytes: int,
+        hard: list[Hard],
     ) -> None:
-        arrays, problem = device.arrays, operands.problem
         self._device, seed = device, draw.getrandbits(32)
-        hard = list(problem.hard(arrays, draw))
-        self._parts = hard or [_stir(arrays, problem, draw)]
+        self._parts = hard or [_stir(device.arrays, operands.problem, draw)]
         self._before = Expected(device, operands, seed, most_bytes, hard)
         old = self.put(operands)
         self._after = Expected(device, operands, seed, most_bytes, hard)
@@ -509,8 +546,8 @@ class _Marks:
 class _Kept:
     """What was in outputs before the last launch, where that is read too."""
 
-    def __init__(self, rotation: Rotation) -> None:
-        self._rotation, self._place = rotation, 0
+    def __init__(self, arrays: Any, rotation: Rotation) -> None:
+        self._arrays, self._rotation, self._place = arrays, rotation, 0
         self._before = {
             operand.name: rotation.copies[0][operand.name].copy()
             for operand, _ in rotation.outputs()
@@ -527,6 +564,21 @@ class _Kept:
         """That copy, as if it had begun so."""
         copy = self._rotation.copies[self._place]
         return Operands(copy.problem, dict(copy), {**copy.initial, **self._before})
+
+    def overflow(self) -> bool:
+        """Whether it is so large that the next results could: those of beta = 2 always grow."""
+
+        def most(operand: Operand) -> float:
+            return float(abs(decode(self._arrays, self._before[operand.name], operand.type)).max())
+
+        outputs = [one for one, _ in self._rotation.outputs() if one.name in self._before]
+        return not all(one.type.integer or most(one) <= one.type.scale**2 for one in outputs)
+
+
+def _begin_anew(copy: Operands) -> None:
+    """What is read and written is as before the first launch."""
+    for name, content in copy.initial.items():
+        copy[name][...] = content
 
 
 def _unlike(arrays: Any, known: Any, operand: Operand) -> Any:

@@ -306,12 +306,25 @@ class Hard:
     piece: Piece
 
 
+class Turns(random.Random):
+    """Random numbers for hard inputs that come in turns; ``left`` are titles without a place."""
+
+    left: Sequence[str] = ()
+
+
 def scattered(
     draw: random.Random, total: int, titles: Sequence[str], most: int = 8
 ) -> dict[str, list[int]]:
-    """Up to ``most`` of ``total`` places for each title; if there are too few, for some titles."""
+    """Up to ``most`` of ``total`` places for each title; if there are too few, for some titles.
+
+    With ``Turns`` the others are next.
+    """
+    if isinstance(draw, Turns):
+        titles = draw.left or titles
     each = min(most, max(1, total // len(titles)))
     chosen = draw.sample(titles, min(len(titles), total))
+    if isinstance(draw, Turns):
+        draw.left = [title for title in titles if title not in chosen]
     places = draw.sample(range(total), each * len(chosen))
     return {title: sorted(places[i * each : (i + 1) * each]) for i, title in enumerate(chosen)}
 

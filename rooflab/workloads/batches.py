@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Final
 from rooflab.model.problem import Hard, Inputs, Operand, extent, in_and_out, scattered
 from rooflab.workloads.parts import Parts
 
+ONE: Final = "one number"
+"""A title of hard inputs."""
+
 BLUR_RMS: Final = 3 / 8
 """√Σw² of blur's weights: the size of blurred noise, relative to the noise."""
 
@@ -23,17 +26,21 @@ class Batch(Parts):
     batch: int = extent("number of images or matrices", 1)
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
-        """Images or matrices of zeros, of ones, and with one number, which is not 0."""
-        titles = ("zeros", "ones", "one number")
+        """Images or matrices of equal numbers, and with one number, which is not 0."""
+        equal = self.hard_numbers()
         given = [one for one in self.operands if one.role == "in"]
-        for title, places in scattered(draw, self.batch, titles, 1).items():
+        for title, places in scattered(draw, self.batch, [*equal, ONE], 1).items():
             parts, piece = {}, self._piece(places)
             for one in given:
-                values = arrays.full((1, *one.shape[1:]), float(title == "ones"))
-                if title == "one number":
+                values = arrays.full((1, *one.shape[1:]), equal.get(title, 0.0))
+                if title == ONE:
                     values[(0, *(draw.randrange(extent) for extent in one.shape[1:]))] = 1.0
                 parts[one.name] = (piece.select[one.name], values)
             yield Hard(f"an image or matrix of {title}", parts, piece)
+
+    def hard_numbers(self) -> dict[str, float]:
+        """By title the number that all of an image or a matrix is."""
+        return {"zeros": 0.0, "ones": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)

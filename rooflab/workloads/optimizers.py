@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rooflab.errors import UsageError
 from rooflab.model.problem import SFU, Inputs, Operand, extent, setting
 from rooflab.workloads.parts import Parts
+
+LEAST_ROOT: Final = 2.0**-50
+"""A root of a second moment that FP32 holds as a normal number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +110,26 @@ class AdamW(Parts):
         kept = self.beta1 if operand.name == "m" else self.beta2
         return self.precision.accumulate.epsilon * (16 + kept / 2 / (1 - kept))
 
+    def magnitude_of(self, operand: Operand, rms: Mapping[str, float]) -> float:
+        """Of parameters, that below which FP16 has fewer digits: they may be the update alone."""
+        kind = operand.type
+        return kind.smallest / kind.epsilon if operand.name == "p" else 0.0
+
     def hard_parts(self) -> dict[str, dict[str, float]]:
-        """Gradients whose squares overflow in FP16, or are nothing beside the second moment."""
+        """Gradients whose squares overflow in FP16, or are nothing beside the second moment.
+
+        And updates that no parameter hides, also those that epsilon halves or keeps finite.
+        """
         scale = self.precision.input.scale
         kinds = {"large gradients": scale, "small gradients": 1 / scale, "gradients of zero": 0.0}
-        return {title: {"g": number} for title, number in kinds.items()}
+        parts = {title: {"g": number} for title, number in kinds.items()}
+        parts["parameters of zero"] = {"p": 0.0}
+        if self.epsilon:
+            root = min(1.0, max(LEAST_ROOT, self.epsilon))
+            moments = {"m": root, "v": (root / self.correction) ** 2}
+            parts["no gradients so far"] = {"g": 0.0, "m": 0.0, "v": 0.0}
+            parts["moments as small as epsilon"] = {"p": 0.0, "g": 0.0, **moments}
+        return parts
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """The moments, then the parameters."""

@@ -57,11 +57,15 @@ class Sum(Problem):
         return sqrt(self.elements) * rms["x"]
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
-        """Numbers of one sign, most of the sum at the ends: a single accumulator loses digits."""
-        numbers = arrays.random.default_rng(draw.getrandbits(32))
-        scale = 100.0 if self.precision.integer else 2.0 ** -min(14, int(log2(self.elements)))
+        """Numbers of one sign, most of the sum at the ends: a single accumulator loses digits.
+
+        Integers wrap around, and floating-point numbers of as many bytes cannot hold their sum.
+        """
+        numbers, given = arrays.random.default_rng(draw.getrandbits(32)), self.precision.input
+        scale = 100.0 if given.integer else 2.0 ** -min(14, int(log2(self.elements)))
         values = scale * (1 + 0.2 * numbers.random(self.elements))
-        values[[0, self.elements - 1]] = min(scale * max(1, self.elements // 4), 2.0**30)
+        end = 2.0 ** (8 * given.bytes - 2) if given.integer else scale * max(1, self.elements // 4)
+        values[[0, self.elements - 1]] = end
         everything = (slice(0, self.elements),)
         yield Hard("positive numbers, large at the ends", {"x": (everything, values)}, Piece())
 

@@ -45,6 +45,12 @@ def far_rows(precision: Precision) -> dict[str, tuple[float, float, float]]:
     }
 
 
+def ends_and_others(draw: random.Random, count: int, total: int) -> list[int]:
+    """``count`` of ``total`` places, of three or more both ends: there loops go wrong."""
+    first = draw.sample([0, total - 1, draw.randrange(total)], 3)
+    return [*first, *(draw.randrange(total) for _ in range(count))][:count]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowsProblem(Parts):
     """Their base: the first operand is the matrix."""
@@ -57,12 +63,13 @@ class RowsProblem(Parts):
         for title, rows in scattered(draw, total, sorted(kinds)).items():
             scale, shift, peak = kinds[title]
             values = scale * (2 * numbers.random((len(rows), columns)) - 1) + shift
-            values[:, draw.randrange(columns)] += peak
+            places = arrays.asarray(ends_and_others(draw, len(rows), columns))
+            values[arrays.arange(len(rows)), places] += peak
             piece = self._piece(rows)
             yield Hard(title, {matrix.name: (piece.select[matrix.name], values)}, piece)
 
     def hard_rows(self) -> dict[str, tuple[float, float, float]]:
-        """By title the half-width of uniform numbers, their mean, and what is added to one.
+        """By title the half-width of uniform numbers, their mean, and what one number has more.
 
         Here rows that are zero, tiny or huge.
         """
@@ -275,13 +282,14 @@ class CrossEntropy(Normalisation):
         return far_rows(self.precision) | {TARGETS: (1.0, 0.0, far)}
 
     def hard(self, arrays: Any, draw: random.Random) -> Iterator[Hard]:
-        """Those of softmax, and rows that are certain and right."""
+        """Those of softmax, with targets at both ends, and rows that are certain and right."""
         for one in super().hard(arrays, draw):
-            values = dict(one.values)
-            if one.title == TARGETS:
-                right = values["x"][1].argmax(axis=1)
-                values["targets"] = (one.piece.select["targets"], right)
-            yield Hard(one.title, values, one.piece)
+            where, x = one.values["x"]
+            right = x.argmax(axis=1)
+            if one.title != TARGETS:
+                right = arrays.asarray(ends_and_others(draw, len(x), self.columns))
+            targets = (one.piece.select["targets"], right)
+            yield Hard(one.title, {"x": (where, x), "targets": targets}, one.piece)
 
     def reference(self, arrays: Any, inputs: Inputs) -> Mapping[str, Any]:
         """Shifted by the maximum, so that nothing overflows."""

@@ -190,6 +190,10 @@ class Filter(Matrices):
         spectrum = arrays.fft.fft2(arrays.where(x < threshold, 0.0, x))
         return {"y": arrays.fft.ifft2(spectrum * self.mask(arrays)).real}
 
+    def hard_numbers(self) -> dict[str, float]:
+        """Also the threshold, which is not below itself."""
+        return super().hard_numbers() | {"pixels at the threshold": self.threshold}
+
     def mask(self, arrays: Any) -> Any:
         """(n, n) on the array module: whether each frequency is kept."""
         places = arrays.arange(self.n)

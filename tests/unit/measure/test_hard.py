@@ -17,7 +17,7 @@ from rooflab.measure.buffers import allocate, poison
 from rooflab.measure.verify import Expected, put, right, verify
 from rooflab.model.encoding import decode, encode
 from rooflab.model.precision import BF16, FP8_E4M3, PRECISIONS, DataType
-from rooflab.model.problem import Hard, Piece, Problem, scattered
+from rooflab.model.problem import Hard, Piece, Problem, Turns, scattered
 from rooflab.workloads import build
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.experts import GroupedGemm
@@ -285,7 +285,7 @@ def test_parts_are_inside_apart_and_of_every_kind_that_there_is_room_for(
             continue
         written = {name: np.zeros(shape, int) for name, shape in shapes.items()}
         for one in hard:
-            assert set(one.values) <= {name for name, role in roles.items() if role == "in"}
+            assert set(one.values) <= {name for name, role in roles.items() if role != "out"}
             for name, (part, values) in one.values.items():
                 axes = zip(shapes[name], part, strict=True)
                 index = np.ix_(*(np.arange(extent)[places] for extent, places in axes))
@@ -470,6 +470,62 @@ def of_large_exponentials(problem: Problem, x: Mapping[str, Any]) -> Any:
 
 def one_accumulator(problem: Problem, x: Mapping[str, Any]) -> Any:
     return np.cumsum(single(x["x"]))[-1:]
+
+
+def adamw(problem: Any, x: Mapping[str, Any], root: Callable[[Any, float], Any]) -> Any:
+    """A step of AdamW with another ``root`` of the corrected second moment and epsilon."""
+    right = problem.reference(np, x)
+    update = problem.rate * right["m"] / root(right["v"] * problem.correction**2, problem.epsilon)
+    return {**right, "p": problem.kept * x["p"] - update}
+
+
+def without_epsilon_in_a_step(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return adamw(problem, x, lambda v, epsilon: np.sqrt(v))
+
+
+def epsilon_inside_the_root(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return adamw(problem, x, lambda v, epsilon: np.sqrt(v + epsilon))
+
+
+def no_correction_of_the_first_moment(problem: Any, x: Mapping[str, Any]) -> Any:
+    right = problem.reference(np, x)
+    factor = 1 - problem.beta1**problem.step
+    return {**right, "p": problem.kept * x["p"] + factor * (right["p"] - problem.kept * x["p"])}
+
+
+def without_the_last_column(problem: Problem, x: Mapping[str, Any]) -> Any:
+    powers = np.exp(x["x"] - x["x"].max(axis=1, keepdims=True))
+    return powers / powers[:, :-1].sum(axis=1, keepdims=True)
+
+
+def largest_of_others_than_the_last(problem: Problem, x: Mapping[str, Any]) -> Any:
+    powers = np.exp(single(x["x"] - x["x"][:, :-1].max(axis=1, keepdims=True)))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def padding_as_target(problem: Problem, x: Mapping[str, Any]) -> Any:
+    """Rows whose target is the first column do not count."""
+    right = problem.reference(np, x)["y"]  # type: ignore[arg-type]
+    return np.where(x["targets"] == 0, 0, right)
+
+
+def no_last_target(problem: Any, x: Mapping[str, Any]) -> Any:
+    """Of the last column."""
+    targets = x["targets"]
+    right = problem.reference(np, x)["dx"]
+    right[:, -1] += problem.scale * (targets == problem.columns - 1)
+    return right
+
+
+def above_the_threshold(problem: Any, x: Mapping[str, Any]) -> Any:
+    """Not at it."""
+    threshold = np.float32(problem.threshold)
+    kept = np.where(x["x"] > threshold, x["x"], threshold - 1)
+    return problem.reference(np, {"x": kept})["y"]
+
+
+def saturated_sum(problem: Problem, x: Mapping[str, Any]) -> Any:
+    return np.clip(x["x"].sum(keepdims=True), -(2**31), 2**31 - 1)
 
 
 def without_the_last(problem: Problem, x: Mapping[str, Any]) -> Any:
@@ -1002,6 +1058,39 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
         *("attention_backward", "bf16", {"queries": 8, "keys": 40}, narrow_sums_along),
         "large gradients",
     ),
+    "no epsilon in a step": (
+        *("adamw", "bf16", {"elements": 99}, without_epsilon_in_a_step),
+        "no gradients so far|moments as small as epsilon",
+    ),
+    "epsilon inside the root": (
+        *("adamw", "fp16", {"elements": 99}, epsilon_inside_the_root),
+        "moments as small as epsilon",
+    ),
+    "no correction of the first moment": (
+        *("adamw", "bf16", {"elements": 99}, no_correction_of_the_first_moment),
+        "parameters of zero|moments as small as epsilon",
+    ),
+    "softmax without the last column": (
+        *("softmax", "bf16", {"rows": 12, "columns": 2000}, without_the_last_column),
+        "rows with one large number",
+    ),
+    "largest of others than the last": (
+        *("softmax", "fp32", {"rows": 12, "columns": 2000}, largest_of_others_than_the_last),
+        "rows with one large number",
+    ),
+    "padding as target": (
+        *("cross_entropy", "bf16", {"rows": 20, "columns": 2000}, padding_as_target),
+        "rows",
+    ),
+    "no last target": (
+        *("cross_entropy_backward", "fp16", {"rows": 20, "columns": 2000}, no_last_target),
+        "rows",
+    ),
+    "above the threshold": (
+        *("filter", "fp32", {"batch": 4, "n": 8}, above_the_threshold),
+        "pixels at the threshold",
+    ),
+    "saturated sum": ("sum", "int32", {"elements": 1000}, saturated_sum, "positive numbers"),
     "dark outside": ("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, dark_outside, "ones"),
     "image of zeros": (
         *("blur", "fp32", {"batch": 3, "rows": 9, "columns": 7}, scaled_by_the_largest),
@@ -1021,7 +1110,10 @@ def test_a_mistake_is_named_with_the_inputs_that_show_it(name: str) -> None:
     outputs = [one.name for one in problem.operands if one.written]
     for seed in range(3):
         operands, hard = hardened(problem, seed)
-        inputs = {one: decode(np, operands[one], types[one]) for one in types if one not in outputs}
+        stored = {**operands, **operands.initial}
+        inputs = {
+            one.name: decode(np, stored[one.name], one.type) for one in problem.operands if one.read
+        }
         results = work(problem, inputs)
         results = results if len(outputs) > 1 else {outputs[0]: results}
         for one in outputs:
@@ -1086,6 +1178,16 @@ def write_attention(operands: Operands, **words: Any) -> None:
     inputs = {name: decode(np, operands[name], FP8_E4M3) for name in "qkv"}
     found = attending(problem, inputs, **words)
     operands["o"][...] = encode(np, found, problem.precision.output)
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 9])
+def test_turns_have_every_title_once(total: int) -> None:
+    titles, turns, found = ["a", "b", "c", "d", "e"], Turns(1), list[str]()
+    found += scattered(turns, total, titles)
+    while turns.left:
+        found += scattered(turns, total, titles)
+    assert sorted(found) == titles
+    assert len(scattered(turns, total, titles)) == min(total, 5)  # from the beginning
 
 
 @pytest.mark.parametrize(("total", "each"), [(1000, 8), (24, 8), (9, 3), (3, 1), (2, 1)])

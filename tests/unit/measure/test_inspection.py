@@ -30,6 +30,7 @@ PROBLEM = gemm(24, 20, 33)
 PROBLEMS = {
     "gemm": PROBLEM,
     "beta": gemm(24, 20, 33, "bf16", beta=-0.5),
+    "growing": gemm(24, 20, 33, "fp16", beta=3.0),
     "fp8": gemm(24, 20, 33, "fp8"),
     "one element": gemm(1, 1, 7, "fp16"),
     "one large number": gemm(1, 1, 7, "bf16", alpha=1e6),
@@ -92,6 +93,7 @@ class Lab:
         return self.rotation.inputs() == self.inputs and not self.rotation.trespass()
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 @pytest.mark.parametrize("cold", [True, False])
 def test_right_work_passes_every_check(problem: Problem, cold: bool) -> None:
@@ -193,6 +195,30 @@ def test_a_kernel_that_skips_every_tenth_launch_is_found(skipped: int) -> None:
     )
     assert len(lab.launched) <= inspection.OFTEN
     assert lab.inspector._often(lab.launches(), lab.run, 0) == ""
+
+
+def test_a_kernel_that_reads_its_results_is_launched_on_them() -> None:
+    def forgets(place: int, one: Operands) -> None:
+        before = one.c.copy()
+        lab.right[place]()
+        if (before != one.initial["c"]).any():
+            one.c[...] = before
+
+    lab = Lab(gemm(24, 20, 33, beta=0.5), cold=False)
+    assert lab.inspector._often(lab.launches(forgets), lab.run, 9)
+    assert lab.inspector._often(lab.launches(), lab.run, 9) == ""
+
+
+def test_a_problem_with_little_room_has_hard_inputs_of_all_kinds() -> None:
+    def no_large(place: int, one: Operands) -> None:
+        lab.right[place]()
+        one.y[abs(one.y) > 1e4] = 0
+
+    for seed in range(5):
+        lab = Lab(build("gemv", "fp32", {"m": 1, "n": 50}), seed)
+        assert lab.inspector.on_other_inputs(lab.launches(), lab.run) == ""
+        reason = lab.inspector.on_other_inputs(lab.launches(no_large), lab.run)
+        assert reason.startswith("on rows of large numbers")
 
 
 def test_a_slow_kernel_is_not_launched_often(monkeypatch: pytest.MonkeyPatch) -> None:
