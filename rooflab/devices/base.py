@@ -436,6 +436,10 @@ class Device(ABC):
         """
         return ""
 
+    def hides(self, outputs: Sequence[Any]) -> bool:
+        """Whether a launch has left memory that cannot be read: a signal handler would fill it."""
+        return False
+
     def queued(self, launch: Launch, host_us: float, most: int) -> int:
         """How many launches in a row, up to ``most``, return although the first must wait.
 

@@ -65,6 +65,7 @@ JUDGED: Final = 0.3
 """Share of rounds and of further launches after which the results of one copy are compared."""
 
 KEEPS: Final = "keeps the results of earlier inputs"
+HIDES: Final = "protects the memory of its results, so that they are computed when they are read"
 SKIPS: Final = "does not write its results in some launches"
 
 TURNS_FLOPS: Final = 5e8
@@ -114,11 +115,17 @@ class Inspector:
 
     def judge(self, place: int) -> Accuracy:
         """Of the launch that just ran on the copy ``place``, whose outputs were poisoned."""
-        self._device.synchronize()
+        hidden = self._hidden()
         with self._device.checking():
-            if reason := self._outside():
+            if reason := hidden or self._outside():
                 return Accuracy(0.0, reason)
             return self._expected.verdict(self.rotation.copies[place])
+
+    def _hidden(self) -> str:
+        """What is wrong with memory that launches have written, before anything reads it."""
+        self._device.synchronize()
+        hides = self._device.hides([rows for _, rows in self.rotation.outputs()])
+        return HIDES if hides else ""
 
     def unharmed(self) -> str:
         """What a kernel did beside its work since it was last asked, empty if nothing."""
@@ -187,8 +194,8 @@ class Inspector:
         with self.fresh() as renew:
             watch = Watch(renew)
             yield watch
-            self._device.synchronize()
-            if marks:
+            watch.reason = self._hidden()
+            if marks and not watch.reason:
                 with self._device.checking():
                     watch.reason = self._doubted(marks, some, self._expect, judge)
 
@@ -446,9 +453,9 @@ class Inspector:
         self.poison(place)
 
         def verdict() -> str:
-            self._device.synchronize()
+            hidden = self._hidden()
             with self._device.checking():
-                return self.rotation.trespass() or others.wrong(copy)
+                return hidden or self.rotation.trespass() or others.wrong(copy)
 
         with _undone(partial(others.restore, copy, old)):
             yield verdict

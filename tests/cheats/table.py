@@ -265,6 +265,14 @@ LATE = Sweep(
     sizes=(200_000,),
 )
 
+HIDDEN = Sweep(
+    "hidden_cpu.py",
+    "add",
+    {"when_read": Expected("protects the memory of its results")},
+    shipped=("numpy",),
+    sizes=(200_000,),
+)
+
 PATCHES = Sweep(
     "patches_cpu.py",
     "add",
@@ -383,6 +391,7 @@ CPU: dict[str, tuple[Sweep, ...]] = {
     "outside": (OUTSIDE,),
     "threads": (THREADS,),
     "late": (LATE,),
+    "hidden": (HIDDEN,),
     "patches": (PATCHES,),
     "own root": (OWN_ROOT,),
     "at import": (AT_IMPORT,),
@@ -416,7 +425,26 @@ SHIPPED: dict[str, dict[str, object]] = {
     "blur": {"shapes": ["3x17x33"]},
     "fft": {"shapes": ["3x17"]},
     "spectrum": {"shapes": ["3x17"]},
-    "filter": {"shapes": ["3x17"]},
+    "filter": {"shapes": ["3x17", "1x16"], "threshold": [0.25, 0.7]},
+    "layernorm": {"shapes": ["1x1", "33x1003"]},
+    "cross_entropy": {"shapes": ["1x1", "33x1003"]},
+    "rmsnorm_backward": {"shapes": ["1x1", "33x1003"]},
+    "layernorm_backward": {"shapes": ["1x1", "33x1003"]},
+    "cross_entropy_backward": {"shapes": ["1x1", "33x1003"], "scale": 0.01},
+    "swiglu": {"sizes": [1, 1003]},
+    "rope": {"shapes": ["1x1x2", "13x3x10x2"]},
+    "attention": {"shapes": ["1x17x2x1x8", "9x23x16x8x8x3"], "causal": ["on", "off"]},
+    "attention_backward": {"shapes": ["1x17x2x1x8", "9x23x4x2x8x3"], "causal": ["on", "off"]},
+    "grouped_gemm": {"shapes": ["37x11x13x5"], "spread": ["uniform", "skewed", "single"]},
+    "w4a16": {"shapes": ["1x1x1", "17x19x333"]},
+    "block_gemm": {"shapes": ["1x1x1", "17x131x333"]},
+    "adamw": {"sizes": [1, 1003], "step": [1.0, 10.0], "epsilon": [1e-8, 0.1]},
+    "embedding": {"shapes": ["1x1x1", "53x37x21"]},
+    "quantize": {"shapes": ["1x1", "33x333"]},
+    "route": {"shapes": ["1x1x1", "53x9x3"], "normalised": ["on", "off"]},
+    "sort_experts": {"shapes": ["1x1x1", "53x9x3"]},
+    "combine": {"shapes": ["1x1x1", "53x37x3"]},
+    "linear": {"shapes": ["1x1x1", "17x19x37"], "epilogue": ["bias", "gelu", "swiglu"]},
 }
 """All kernels of a CPU must be right on these."""
 

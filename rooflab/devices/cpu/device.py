@@ -57,6 +57,9 @@ ESCAPE_S: Final = 0.05
 ALL_S: Final = 0.5
 """By then it has written everything, on a busy machine too."""
 
+MAPS: Final = Path("/proc/self/maps")
+"""The memory of this process, and what it may do there."""
+
 EARLY: Final = (
     "returns before it has written its results, so that its time would not be that of its work: "
     "wait for them in the launch"
@@ -223,6 +226,18 @@ class CpuDevice(Device):
         finally:
             sys.setswitchinterval(interval)
         return EARLY if unwritten and _all_come(looks) else ""
+
+    def hides(self, outputs: Sequence[Any]) -> bool:
+        """Whether a page of ``outputs`` is protected, by what Linux says."""
+        if not MAPS.exists():
+            return False
+        ends = [(rows.ctypes.data, rows[-1].ctypes.data + rows[-1].nbytes) for rows in outputs]
+        for line in MAPS.read_text(errors="replace").splitlines():
+            places, rights, *_ = line.split()
+            start, end = (int(place, 16) for place in places.split("-"))
+            if rights[0] != "r" and any(first < end and start < last for first, last in ends):
+                return True
+        return False
 
     @cached_property
     def _ceilings(self) -> Roofline:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import platform
 import queue
 import sys
@@ -61,6 +63,18 @@ def test_a_launch_may_use_threads_and_wait_for_them(device: CpuDevice) -> None:
             worker.join()
 
     assert device.escapes(launch, [output]) == ""
+
+
+def test_memory_that_cannot_be_read_is_told(device: CpuDevice) -> None:
+    memory = mmap.mmap(-1, 4 * mmap.PAGESIZE)
+    rows = np.frombuffer(memory, np.float32).reshape(2, -1)
+    place, protect = ctypes.c_void_p(rows[1].ctypes.data), ctypes.CDLL(None).mprotect
+    assert not device.hides([rows])
+    protect(place, mmap.PAGESIZE, 0)
+    assert device.hides([poisoned(), rows])
+    assert not device.hides([rows[:1]])
+    protect(place, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+    assert not device.hides([rows])
 
 
 class Background:
