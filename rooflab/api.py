@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
@@ -105,19 +105,19 @@ class Run(store.RunData):
         """Compare ``other`` with this run as the base, as ``rooflab.compare`` does."""
         return compare(self, other, threshold_percent)
 
-    def explain(self, kernel: str = "", size: str = "") -> Explanations:
+    def explain(self, kernel: str = "", size: str | int = "") -> Explanations:
         """What holds each row back, or those of a kernel and a size; the largest gain first.
 
         Raises ``UsageError`` if there is no such row.
         """
-        return Explanations(explanations(self, kernel, size))
+        return Explanations(explanations(self, kernel, str(size)))
 
-    def report(self, path: str | Path = "report.html", *others: store.RunData) -> Path:
+    def report(self, path: str | Path = "report.html", *others: str | Path | store.RunData) -> Path:
         """Write this run, and ``others`` beside it, as one HTML page; returns its path.
 
         Raises ``UsageError`` if a run has no row, or if the file cannot be written.
         """
-        page.write([self, *others], Path(path))
+        page.write([self, *map(_run, others)], Path(path))
         return Path(path)
 
     def _repr_html_(self) -> str:
@@ -291,7 +291,8 @@ def report_fleet(
 
 def _chosen(workload: str | None, options: Mapping[str, Any]) -> Chosen:
     """The sweep that arguments describe."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: _plain(value) for name, value in options.items() if value is not None}
+    workload = None if workload is None else str(workload)
     arguments = inspect.signature(sweep).parameters.keys() - {"parameter"}
     kind = find(workload if workload in catalogue() else DEFAULT)
     for name in given.keys() - {"timing", *OPTIONS, *kind.parameters(), *kind.placements()}:
@@ -300,15 +301,25 @@ def _chosen(workload: str | None, options: Mapping[str, Any]) -> Chosen:
     for name in given.keys() & OPTIONS.keys():
         if OPTIONS[name].type == list[str]:
             given[name] = _texts(given[name])
-        elif isinstance(given[name], (tuple, range)):
-            given[name] = list(given[name])
     if "threads" in given:
         (given["threads"],) = devices.thread_counts([given["threads"]])
+    if not isinstance(given.get("timing", {}), dict):
+        raise UsageError(f"timing = {str(given['timing'])[:40]!r}: give a dict of names and values")
     return chosen(workload, given)
 
 
-def _texts(given: Sequence[str | Path] | str) -> list[str]:
-    return [given] if isinstance(given, str) else list(map(str, given))
+def _plain(value: Any) -> Any:
+    """Lists, tuples and ranges as lists, mappings as dicts; numbers and arrays as Python's own."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, range)):
+        return [*map(_plain, value)]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _texts(given: Any) -> list[str]:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return list(map(str, given)) if several else [str(given)]
 
 
 def make_plan(given: Chosen, device: str) -> tuple[Plan, Device]:
@@ -476,6 +487,10 @@ def load(path: str | Path) -> Run:
     return Run.of(store.load(Path(path)))
 
 
+def _run(given: str | Path | store.RunData) -> store.RunData:
+    return given if isinstance(given, store.RunData) else load(given)
+
+
 def compare(
     base: str | Path | store.RunData,
     new: str | Path | store.RunData,
@@ -487,8 +502,7 @@ def compare(
     race: from which size on is NEW's faster? ``threshold_percent``, 0.5 unless it is given, or 2 of
     programs, is not for races.
     """
-    runs = (run if isinstance(run, store.RunData) else load(run) for run in (base, new))
-    before, after = runs
+    before, after = _run(base), _run(new)
     if comparable(before, after):
         return compare_any(before, after, threshold_percent)
     return Races(races([before, after]))

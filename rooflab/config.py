@@ -340,11 +340,18 @@ def _resolve(
     for name in tables.keys() - names:
         mistakes += [f"workloads.{name}: {line}" for line in _selection(name, tables[name])[1]]
     try:
-        config = SweepConfig.model_validate({**common, "workloads": selections})
+        return validated({**common, "workloads": selections}), mistakes
+    except UsageError as error:
+        return None, [*mistakes, str(error)]
+
+
+def validated(content: Mapping[str, Any]) -> SweepConfig:
+    """The configuration with this content; raises ``UsageError`` with up to five errors at once."""
+    try:
+        return SweepConfig.model_validate(content)
     except ValidationError as error:
-        mistakes += [_in_words(dict(detail)) for detail in error.errors()]
-        return None, list(dict.fromkeys(mistakes))
-    return config, mistakes
+        found = dict.fromkeys(_in_words(dict(detail)) for detail in error.errors())
+        raise UsageError("; ".join([*found][:5])) from None
 
 
 def _selection(workload: str, table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

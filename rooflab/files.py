@@ -98,6 +98,22 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise
 
 
+def write_named(path: Path, text: str) -> None:
+    """Write the file that a user named; raises ``UsageError``.
+
+    A file keeps its old content if the new one cannot be written. A device, a pipe or a link is
+    written through: it is not replaced.
+    """
+    content = text.encode(errors="replace")
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+        else:
+            write_atomic(path, content)
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from error
+
+
 def unwritable(path: str | Path, error: OSError | ValueError) -> UsageError:
     """The error of a user who named a file that cannot be written."""
     if Path(path).is_dir():

@@ -238,7 +238,7 @@ def _parameters(given: Any) -> dict[str, Any]:
     """Parameters from a mapping, or from ``alpha=2,beta=0.5``, where a name may come again."""
     if isinstance(given, Mapping):
         return dict(given)
-    if not isinstance(given, list):
+    if not isinstance(given, list) or not all(isinstance(word, str) for word in given):
         raise UsageError(f"parameters = {str(given)[:40]!r}: give a dict of names and values")
     found: dict[str, list[str]] = {}
     for part in (part for word in given for part in word.split(",")):

@@ -76,12 +76,12 @@ def bench(
     together = joined(results) if results else None
     for remark in remarks(together.ok) if together else ():
         console.warn(remark)
-    if json:
-        write_text(json, EXPORTERS["json"](together) if together else "[]\n")
     new: RunData | None = together
     if save and together:
         new = together.save(save)
         console.note(f"{new.path}/")
+    if json:
+        write_text(json, EXPORTERS["json"](together) if together else "[]\n")
     if base and new:
         screen = console.err() if json == "-" else console.out()
         compare_points([base, new], threshold, fail_on or [FailOn.slow], None, "-", screen)

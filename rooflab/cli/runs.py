@@ -19,7 +19,7 @@ from rich.text import Text
 from rooflab.cli import app, console
 from rooflab.cli.shared_options import RESULTS, OutFile, RunPath, including, keyword
 from rooflab.errors import RooflabError, UsageError
-from rooflab.files import unwritable
+from rooflab.files import unwritable, write_named
 from rooflab.options import listed
 
 SHOWN: Final = 10
@@ -48,10 +48,7 @@ def write_text(out: str, text: str) -> None:
     if out == "-":
         sys.stdout.write(text)
         return
-    try:
-        Path(out).write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise unwritable(out, error) from error
+    write_named(Path(out), text)
     console.note(out)
 
 

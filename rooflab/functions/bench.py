@@ -6,17 +6,18 @@ import logging
 import random
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from numbers import Real
+from operator import index
 from pathlib import Path
 from secrets import randbits
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rooflab.api import Run
-from rooflab.config import SweepConfig
+from rooflab.config import SweepConfig, validated
 from rooflab.devices.base import Counters, Device
 from rooflab.engine import manifest_of
 from rooflab.errors import RooflabError, UnavailableError, UsageError
@@ -30,6 +31,7 @@ from rooflab.measure.counting import alike
 from rooflab.measure.levels import roofs
 from rooflab.measure.protocol import Outcome, Protocol
 from rooflab.model.measurement import Measurement
+from rooflab.model.problem import MAX_EXTENT
 from rooflab.model.roofline import Roofline
 from rooflab.recording import record, with_counters
 from rooflab.report.terminal import sentences
@@ -183,7 +185,8 @@ def bench(
     judged_by = _reference(named, reference)
     if cache not in ("cold", "warm"):
         raise UsageError(f"cache={cache!r}: choose cold or warm")
-    if bool(len(sizes)) != bool(make):
+    wanted = _sizes(sizes)
+    if bool(wanted) != bool(make):
         raise UsageError("make and sizes belong together: make(size) returns the arguments")
     if not isinstance(kwargs or {}, Mapping):
         raise UsageError("kwargs are a mapping of names to arguments: kwargs={'axis': 0}")
@@ -193,11 +196,19 @@ def bench(
     if make:
         if args or kwargs:
             raise UsageError("arguments are given and made: leave out one of them")
-        given = [(int(size), _made(make(size), modules)) for size in sizes]
-    if tolerance is not None and not (isinstance(tolerance, Real) and 0 <= tolerance < 1):
+        given = [(size, _made(make(size), modules)) for size in wanted]
+    if tolerance is not None and not call.is_amount(tolerance, 1):
         raise UsageError(f"tolerance={tolerance!r}: give a relative error from 0 to 1")
     asked = _Asked(
-        named, judged_by, config, flops, bytes, precision, tolerance, device, counters=counters
+        named,
+        judged_by,
+        config,
+        flops,
+        bytes,
+        precision,
+        tolerance,
+        None if device is None else str(device),
+        counters=counters,
     )
     with seeds():
         results = [_Point(asked, one, size).run() for size, one in given]
@@ -265,15 +276,16 @@ def _reference(named: Mapping[str, Function], wanted: object) -> str:
 
 
 def _config(cache: str, timing: Mapping[str, Any] | None) -> SweepConfig:
-    from pydantic import ValidationError
+    given = dict(timing) if isinstance(timing, Mapping) else timing or {}
+    return validated({"cache": cache, "timing": given})
 
-    try:
-        return SweepConfig.model_validate({"cache": cache, "timing": dict(timing or {})})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(
-            f"timing: {'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
-        ) from None
+
+def _sizes(given: Any) -> list[int]:
+    with suppress(TypeError):
+        found = [*map(index, given)]
+        if all(1 <= size <= MAX_EXTENT for size in found):
+            return found
+    raise UsageError(f"sizes={given!r}: give whole numbers from 1 to {MAX_EXTENT}, as in [64, 512]")
 
 
 def _made(made: Any, modules: bool) -> Arguments:
@@ -302,7 +314,8 @@ class _Point:
         found = self._arrays or results
         place = call.place([*self._given.every, *self._named_arrays, *results])
         calls = (partial(copied(self._given).call, one) for one in self._asked.functions.values())
-        device = device_of(self._asked.device or place or workplace(calls))
+        asked = self._asked.device
+        device = device_of(place or workplace(calls) if asked is None else asked)
         if place and place != device.id:
             raise UsageError(f"device={device.id!r}, and the arrays are on {place}: move them")
         with borrowed(device):
@@ -420,8 +433,7 @@ class _Point:
 
     def _said(self, what: str, work: StatedWork) -> int:
         value: Any = self._given.call(work) if callable(work) else work
-        known = isinstance(value, Real) and 0 <= float(value) < 1e30
-        if not known:
+        if not call.is_amount(value, 1e30):
             raise UsageError(f"{what}={value!r}: give a number from 0 on, for one call")
         return int(value)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from dis import get_instructions
 from functools import partial
 from math import prod
+from numbers import Real
 from typing import Any, Final
 
 from rooflab.errors import UsageError
@@ -152,6 +153,11 @@ def checked(name: str, function: Function, arguments: Arguments) -> None:
             raise UsageError(
                 f"an argument is a {type(one).__name__}, which is empty after one call: give a list"
             )
+
+
+def is_amount(value: Any, most: float) -> bool:
+    """Whether it is a number from 0 to ``most``, of Python or of NumPy."""
+    return isinstance(value, Real) and not value < 0 and bool(value <= most)
 
 
 def named_arrays(function: Function) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from statistics import fmean, median
 from time import perf_counter
@@ -17,6 +17,7 @@ from rooflab.functions.subject import Called
 Mode = Literal["min", "max", "mean", "median", "all"]
 
 AT_A_TIME: Final = 8
+MOST_MS: Final = 1e9
 SHORT_MS: Final = 20.0
 """Calls that are timed before the clock is looked at, if they are short."""
 
@@ -44,14 +45,25 @@ def do_bench(
     says. A call's kernels wait behind a gate until all of them are queued, so that the host's time
     is not in it; calls that wait for the device are timed by the host.
 
-    Raises ``UsageError`` for a mode that there is not.
+    Raises ``UsageError`` for a mode that there is not, and for other numbers.
     """
+    for name, value in {"warmup": warmup, "rep": rep}.items():
+        if not call.is_amount(value, MOST_MS):
+            raise UsageError(f"{name}={value!r}: give milliseconds, from 0 to {MOST_MS:g}")
+    quantiles = None if quantiles is None else _shares(quantiles)
     if return_mode not in (*_MODES, "all"):
         raise UsageError(f"return_mode={return_mode!r}: choose from {', '.join(_MODES)}, all")
     call.checked("fn", fn, Arguments())
     with seeds():
-        times = _times(fn, warmup, rep, grad_to_none or ())
+        times = _times(fn, warmup, rep, () if grad_to_none is None else grad_to_none)
     return _summary(times, quantiles, return_mode)
+
+
+def _shares(quantiles: Any) -> list[float]:
+    found: list[Any] = list(quantiles) if isinstance(quantiles, Iterable) else [None]
+    if not all(call.is_amount(one, 1) for one in found):
+        raise UsageError(f"quantiles={quantiles!r}: give numbers from 0 to 1, as in [0.2, 0.8]")
+    return found
 
 
 def _times(
@@ -90,6 +102,6 @@ def _summary(times: list[float], quantiles: Sequence[float] | None, mode: Mode) 
     if quantiles is not None:
         import numpy
 
-        values = [float(value) for value in numpy.quantile(times, list(quantiles))]
+        values = [float(value) for value in numpy.quantile(times, quantiles)]
         return values[0] if len(values) == 1 else values
     return times if mode == "all" else _MODES[mode](times)

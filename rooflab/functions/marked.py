@@ -70,6 +70,8 @@ def benchmark(
     parameters, which make them when they are needed. Functions of one ``race`` are compared with
     its first one, whose arguments all of them get. The others are those of ``rooflab.bench``.
     """
+    if function is not None and not callable(function):
+        raise UsageError("name what is given, as in @rooflab.benchmark(x=…)")
     options = {
         "flops": flops,
         "bytes": bytes,
@@ -84,7 +86,7 @@ def benchmark(
         setattr(function, _MARK, Marked(function, race, arguments, options))
         return function
 
-    return mark(function) if function else mark
+    return mark(function) if function is not None else mark
 
 
 def marked(path: Path, name: str = "") -> list[Marked]:

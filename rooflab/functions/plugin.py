@@ -110,6 +110,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not results:
         return
     from rooflab.errors import RooflabError
+    from rooflab.files import write_named
     from rooflab.functions.bench import joined
     from rooflab.report.export import EXPORTERS
 
@@ -119,7 +120,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     together = joined(results)
     try:
         if file := config.getoption(JSON):
-            Path(file).write_text(EXPORTERS["json"](together), encoding="utf-8")
+            write_named(Path(file), EXPORTERS["json"](together))
         if folder := config.getoption(SAVE):
             terminalreporter.line(f"saved: {together.save(folder).path}")
     except (OSError, RooflabError) as error:

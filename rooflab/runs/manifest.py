@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from rooflab.errors import RunError
 from rooflab.model.facts import Fact
 from rooflab.model.problem import Problem
 from rooflab.model.roofline import Ceiling, MissingCeiling, Roofline
-from rooflab.runs.text import cleaned
+from rooflab.runs.text import clean, cleaned
 from rooflab.workloads import DEFAULT, find
 
 SCHEMA: Final = 4
@@ -23,6 +23,10 @@ MAX_BYTES: Final = 64 * 2**20
 
 POSSIBLE: Final = {"compute": (1.0, 1e21), "bandwidth": (1.0, 1e21), "launch": (1e-12, 1e3)}
 """Ranges of a real device's ceilings by kind, in FLOP/s, byte/s and seconds."""
+
+
+Text = Annotated[str, AfterValidator(clean)]
+"""Text that files can hold: a command line may have bytes that are no UTF-8."""
 
 
 class DeviceRecord(BaseModel):
@@ -99,7 +103,7 @@ class Manifest(BaseModel):
     schema_version: int = Field(default=SCHEMA, alias="schema")
     created: datetime
     finished: datetime | None = None
-    command: list[str]
+    command: list[Text]
     versions: dict[str, str]
     host: dict[str, str]
     device: DeviceRecord

@@ -219,8 +219,10 @@ class RunWriter:
             if self._new and not self._count:
                 raise RunError(f"{failed}; {remedy}, then try again") from error
             safe = {0: "its rows are", 1: "1 row is"}.get(self._count, f"{self._count} rows are")
-            again = f"rooflab sweep --resume {self.path}"
-            raise RunError(f"{failed}; {safe} safe: {remedy}, then type: {again}") from error
+            again = f"then type: rooflab sweep --resume {self.path}"
+            if self._new and self.manifest.program:
+                again = "and profile it again"
+            raise RunError(f"{failed}; {safe} safe: {remedy}, {again}") from error
 
 
 _REMEDIES: Final = {

@@ -17,7 +17,7 @@ from pages import hostile_run
 from synthetic import with_device
 from window import MANY, Opens, View
 
-from rooflab.report.html.frame import save
+from rooflab.files import write_named
 from rooflab.report.html.page import write
 from rooflab.runs.store import RunData, load
 
@@ -88,7 +88,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         path = folder / f"{name}.html"
         if not path.exists():
             if name.endswith("fleet"):
-                save(fleet_page(name, folder), path)
+                write_named(path, fleet_page(name, folder))
             else:
                 write(runs(name, folder), path)
         return path

@@ -69,6 +69,8 @@ def test_an_entry_with_other_parameters_than_the_workload_gives(
     [
         (["absent.cu"], "error: kernel file absent.cu cannot be read: No such file or directory"),
         (["mine.py"], "error: mine.py is not a .cu file: give the path of one"),
+        (["mine.cu", "--arch", "9" * 5000], f"error: '{'9' * 40}' is not an architecture"),
+        (["mine.cu", "--arch", "\u00b2\u00b2"], "error: '\u00b2\u00b2' is not an architecture"),
         (["mine.cu", "--arch", "hopper"], "error: 'hopper' is not an architecture: type 9.0 or"),
         (["mine.cu", "--compiler", "gcc"], "error: --compiler 'gcc': type auto, nvcc or nvrtc"),
     ],

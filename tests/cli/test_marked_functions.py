@@ -10,6 +10,7 @@ import pytest
 
 from rooflab.cli import main
 from rooflab.functions import bench
+from rooflab.runs.store import load
 
 FILE = """
 import numpy as np
@@ -186,6 +187,11 @@ def test_only_functions_are_called_for_values(capsys: pytest.CaptureFixture[str]
         ("absent.py", None, "file absent.py cannot be read: no such file"),
         ("empty.py", "", "marks no function: decorate one with @rooflab.benchmark"),
         ("broken.py", "x = 1 / 0", "broken.py:1: ZeroDivisionError"),
+        (
+            "positional.py",
+            "import rooflab\n@rooflab.benchmark([1])\ndef f(x): return x",
+            "name what is given, as in @rooflab.benchmark(x=",
+        ),
         ("mine.py:other", FILE, "marks no function 'other': it marks matmul, dot, sine"),
     ],
 )
@@ -207,3 +213,12 @@ def test_a_file_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> No
     assert not printed.out
     assert run("mine.py:other", "--json", "rows.json") == 2
     assert not Path("rows.json").exists()
+
+
+def test_what_was_measured_is_saved_before_a_disk_is_full(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("mine.py").write_text(FILE)
+    assert run("mine.py:sine", "--json", "/dev/full", "--save", "saved") == 2
+    assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
+    assert len(load(Path("saved")).measurements) == 1

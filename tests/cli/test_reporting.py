@@ -40,6 +40,8 @@ def test_several_runs_and_another_file(rooflab: Rooflab, run: Path) -> None:
 def test_from_python(run: Path) -> None:
     mine = api.load(run)
     assert mine.report("mine.html", api.load(COUNTED)) == Path("mine.html")
+    assert mine.report("same.html", COUNTED) == Path("same.html")
+    assert Path("same.html").read_bytes() == Path("mine.html").read_bytes()
     assert "</html>" in Path("mine.html").read_text(encoding="utf-8")
 
 

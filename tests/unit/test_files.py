@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from rooflab.errors import UsageError
-from rooflab.files import cache_dir, configs_dir, kernels_dir, private_folder, write_atomic
+from rooflab.files import (
+    cache_dir,
+    configs_dir,
+    kernels_dir,
+    private_folder,
+    write_atomic,
+    write_named,
+)
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])
@@ -23,6 +31,40 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+# write_named -------------------------------------------------------------------------------------
+
+
+def test_a_pipe_and_a_link_are_written_through(elsewhere: Path) -> None:
+    """As are devices: a page written to /dev/null once replaced it."""
+    pipe, target, link = elsewhere / "pipe", elsewhere / "target", elsewhere / "link"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_named(pipe, "text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    assert pipe.is_fifo()
+    link.symlink_to(target)
+    write_named(link, "text")
+    assert link.is_symlink()
+    assert target.read_text() == "text"
+
+
+def test_a_file_is_kept_if_the_new_one_does_not_fit(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = elsewhere / "file"
+    write_named(path, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match="No space left on device; name another file"):
+        write_named(path, "new")
+    assert path.read_text() == "old"
+    assert names(elsewhere) == ["file"]
 
 
 # write_atomic ------------------------------------------------------------------------------------

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rooflab
+from rooflab import api
 from rooflab.config import COMMON, SELECTION, SweepConfig
 from rooflab.errors import UsageError
+from rooflab.files import kernels_dir
 from rooflab.options import OPTIONS, Options, chosen
 
 FACES = ("sweep", "fleet_sweep")
@@ -96,12 +100,31 @@ def test_options_that_stand_for_keys_set_them_in_python_too() -> None:
         ({"rounds": 2}, "timing.min_rounds: Input should be greater than or equal to 3"),
         ({"precision_percent": 99}, "timing.precision_percent: Input should be less than"),
         ({"parameters": 3}, "parameters = '3': give a dict of names and values"),
+        ({"parameters": [1]}, "parameters = '[1]': give a dict of names and values"),
+        ({"parameters": {1: 2}}, "gemm has no parameter '1'"),
+        ({"timing": 3, "rounds": 8}, "timing = '3': give a dict of names and values"),
+        ({"precisions": 32}, "unknown precision '32'"),
         ({"parameters": {"layuot": "nn"}}, "gemm has no parameter 'layuot': did you mean layout"),
     ],
 )
 def test_wrong_values_in_python_are_one_line(given: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=re.escape(told)):
         rooflab.sweep("gemm", kernels="blas", sizes=64, device="cpu", **given)
+
+
+@pytest.mark.parametrize("workload", [3, ["gemm"], Path("mine.cu")])
+def test_a_workload_that_is_no_name_is_one_line(workload: Any) -> None:
+    with pytest.raises(UsageError, match="no workload"):
+        rooflab.sweep(workload, sizes=64, device="cpu")
+
+
+def test_numbers_of_numpy_tuples_and_paths_are_what_they_stand_for(tmp_path: Path) -> None:
+    shutil.copy(kernels_dir() / "gemm" / "03_tiled.cu", tmp_path / "mine.cu")
+    given: dict[str, Any] = {"sizes": 2 ** np.arange(5, 7), "alpha": (np.float32(0.5), 2)}
+    plain = api._chosen("gemm", given | {"kernels": tmp_path / "mine.cu", "seed": np.int64(3)})
+    expected = {"sizes": [32, 64], "alpha": [0.5, 2], "seed": 3}
+    assert plain.options == expected | {"kernels": [str(tmp_path / "mine.cu")]}
+    assert all(type(one) is int for one in plain.options["sizes"])
 
 
 TYPED = """

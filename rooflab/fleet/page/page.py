@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from rooflab.files import write_named
 from rooflab.fleet.interference import costs
 from rooflab.fleet.outliers import THRESHOLD_PERCENT
 from rooflab.fleet.page import tables
@@ -35,7 +36,7 @@ METHOD: Final = (
 
 def write(found: Assessment, record: Record, path: Path) -> None:
     """Write the page of a fleet; raises ``UsageError`` if it cannot be written."""
-    frame.save(to_html(found, record), path)
+    write_named(path, to_html(found, record))
 
 
 def to_html(found: Assessment, record: Record) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +66,10 @@ def capabilities(file: CudaFile, asked: Sequence[str]) -> list[str]:
 
 def _capability(text: str) -> str:
     """``9.0`` of ``9.0``, ``90``, ``sm_90`` or ``sm_90a``."""
-    digits = text.removeprefix("sm_").rstrip("a").replace(".", "")
-    if not digits.isdigit() or len(digits) < 2:
+    found = re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)a?", text, re.ASCII)
+    if not found:
         raise UsageError(f"{text[:40]!r} is not an architecture: type 9.0 or sm_90a")
-    return f"{digits[:-1]}.{digits[-1]}"
+    return f"{found[1]}.{found[2]}"
 
 
 def builds(file: CudaFile, compute_capability: str) -> Iterator[Build]:

@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from rooflab.files import unwritable, write_atomic
 from rooflab.report.html.markup import Markup, element
 from rooflab.version import __version__
 
@@ -17,14 +16,6 @@ MANY: Final = 500
 marks. A page with fewer has elements, and needs no script."""
 
 _FILES: Final = Path(__file__).resolve().parent
-
-
-def save(page: str, path: Path) -> None:
-    """Write a page; raises ``UsageError`` if it cannot be written."""
-    try:
-        write_atomic(path, page.encode("utf-8", "replace"))
-    except (OSError, ValueError) as error:
-        raise unwritable(path, error) from error
 
 
 def own_file(name: str, folder: Path = _FILES) -> Markup:

@@ -11,6 +11,7 @@ from rooflab.figures.model import Panel
 from rooflab.figures.palette import DARK, kernel_styles
 from rooflab.figures.selection import Wanted, counted
 from rooflab.figures.style import WEB, styled
+from rooflab.files import write_named
 from rooflab.report.html import comparing, figure, findings, frame, machine, program, rows
 from rooflab.report.html.content import Report, report
 from rooflab.report.html.markup import Markup, element, section
@@ -21,7 +22,7 @@ from rooflab.runs.store import RunData
 
 def write(runs: Sequence[RunData], path: Path) -> None:
     """Write the report of ``runs``; raises ``UsageError`` without a row, or if it cannot write."""
-    frame.save(to_html(runs), path)
+    write_named(path, to_html(runs))
 
 
 def to_html(runs: Sequence[RunData]) -> str:

@@ -523,6 +523,13 @@ def test_a_slow_function_is_called_a_few_times(monkeypatch: pytest.MonkeyPatch) 
         ((np.sin, np.ones(3)), {"make": np.ones}, "belong together"),
         ((np.sin, np.ones(3)), {"make": np.ones, "sizes": [3]}, "leave out one"),
         (({"a": np.sin}, np.ones(3)), {"reference": "b"}, "no function 'b'"),
+        ((np.sin, np.ones(3)), {"flops": 10**400}, "give a number from 0 on"),
+        ((np.sin, np.ones(3)), {"device": 0}, "unknown device '0'"),
+        ((np.sin, np.ones(3)), {"device": ""}, "unknown device ''"),
+        ((np.sin, np.ones(3)), {"timing": 3}, "timing must be a section"),
+        ((np.sin,), {"make": np.ones, "sizes": [1.5]}, "give whole numbers from 1"),
+        ((np.sin,), {"make": np.ones, "sizes": [0]}, "give whole numbers from 1"),
+        ((np.sin,), {"make": np.ones, "sizes": 64}, "sizes=64: give whole numbers from 1"),
     ],
 )
 def test_wrong_arguments(arguments: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
@@ -536,7 +543,7 @@ def test_a_coroutine_and_a_wrong_time_are_refused() -> None:
 
     with pytest.raises(UsageError, match="coroutine"):
         bench(later)
-    with pytest.raises(UsageError, match="timing: min_rounds"):
+    with pytest.raises(UsageError, match=r"timing\.min_rounds"):
         rooflab.bench(np.sin, np.ones(3), timing={"min_rounds": 0})
 
 
@@ -654,6 +661,26 @@ def test_kept_complex_results_are_found() -> None:
 
 
 # do_bench ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rep": float("inf")}, "rep=inf: give milliseconds"),
+        ({"rep": float("nan")}, "rep=nan: give milliseconds"),
+        ({"warmup": -1}, "warmup=-1: give milliseconds"),
+        ({"quantiles": [2]}, "give numbers from 0 to 1"),
+        ({"quantiles": 0.5}, "quantiles=0.5: give numbers"),
+    ],
+)
+def test_do_bench_refuses_wrong_numbers_before_it_calls(
+    options: dict[str, Any], message: str
+) -> None:
+    def called() -> None:
+        raise AssertionError
+
+    with pytest.raises(UsageError, match=message):
+        rooflab.do_bench(called, **options)
 
 
 def test_do_bench_is_as_triton_has_it(x: Array, w: Array) -> None:

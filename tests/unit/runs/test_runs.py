@@ -266,6 +266,32 @@ def test_a_full_disk_says_what_is_safe(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(load(tmp_path).measurements) == 1
 
 
+def test_a_full_disk_does_not_resume_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = manifest().model_copy(update={"program": {"name": "train.py"}})
+    with RunWriter(tmp_path, own) as writer:
+        writer.append(ROW, [])
+
+        def full(descriptor: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(RunError, match=r"safe: make room, and profile it again$"):
+                writer.put("launches.jsonl", "")
+
+
+def test_a_command_may_have_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
+    """Such as the name of a folder: ``--out``."""
+    own = Manifest.model_validate(
+        manifest().model_dump(by_alias=True) | {"command": ["rooflab", "r\udcff"]}
+    )
+    with RunWriter(tmp_path, own) as writer:
+        writer.append(ROW, [])
+    assert load(tmp_path).manifest.command == ["rooflab", "r\ufffd"]
+
+
 # What is no run ----------------------------------------------------------------------------------
 
 HEADINGS = ",".join(table.header(manifest().workloads))
