@@ -116,7 +116,7 @@ def write_named(path: Path, text: str) -> None:
 
 def unwritable(path: str | Path, error: OSError | ValueError) -> UsageError:
     """The error of a user who named a file that cannot be written."""
-    if Path(path).is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  for a name that is too long it is False
         return UsageError(f"cannot write {str(path)[:200]}: it is a folder; name a file in it")
     reason = getattr(error, "strerror", None) or str(error)
     return UsageError(f"cannot write {str(path)[:200]}: {reason}; name another file")

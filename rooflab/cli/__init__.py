@@ -5,6 +5,7 @@ Each command imports what it needs, so that ``rooflab --help`` is fast.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from copy import copy
@@ -55,13 +56,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         console.fail("interrupted")
         code = 130
     except OSError as error:
-        code = 1
+        code = 2 if error.errno == errno.ENAMETOOLONG else 1  # a name that was typed
         console.silence("stdout")  # it would fail again when Python exits
         # No message if the reader of stdout (head, less) has ended.
         if not isinstance(error, BrokenPipeError):
             if "--debug" in arguments:
                 raise
-            console.fail(f"{error.filename or 'output'}: {error.strerror or error}")
+            console.fail(f"{str(error.filename or 'output')[:200]}: {error.strerror or error}")
     except Exception as error:
         if "--debug" in arguments:
             raise

@@ -85,10 +85,10 @@ class _Messages:
     def _try(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except BrokenPipeError:
-            raise
-        except OSError:
-            silence("stderr")
+        except OSError as error:
+            silence("stderr")  # it would fail again when Python exits
+            if isinstance(error, BrokenPipeError):
+                raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stderr, name)

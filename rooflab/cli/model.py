@@ -96,6 +96,8 @@ def model_command(
     from rooflab.llm.config import read
 
     _check(out, link)
+    if device_facts and device != "auto":
+        raise UsageError("--device and --device-facts both say whose roofs: leave out one")
     if separate and fused:
         raise UsageError("--separate and --fused exclude each other: leave out one")
     if problems and (as_json or out is not None):

@@ -125,6 +125,7 @@ def test_several_gpus_are_modelled_and_need_a_link(rooflab: Rooflab) -> None:
         (["llama-3.1-8b", "--batch", "2^31"], "batch 2147483648 times prompt 2048 are more than"),
         (["llama-3.1-8b", "--with", str(FACTS), "--stack", "torch,"], "give names"),
         (["llama-3.1-8b", "--with", str(FACTS), "--stack", "best"], "give names"),
+        (["llama-3.1-8b", "--device", "cpu"], "both say whose roofs: leave out one"),
         (["llama-3.1-8b", "--link", "0"], "give 0.001 to 1e+06 GB/s"),
         (["llama-3.1-8b", "--link", "nan"], "give 0.001 to 1e+06 GB/s"),
         (["llama-3.1-8b", "-o", ""], "name a .png, .svg, .pdf or .json file"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -164,6 +165,19 @@ def test_a_missing_run_is_one_line(rooflab: Rooflab, command: str) -> None:
     assert err.startswith("error: nowhere is not a run folder")
 
 
+@pytest.mark.parametrize(
+    "words", [("explain", "RUN", "LONG"), ("report", "RUN", "-o", "LONG"), ("plot", "LONG")]
+)
+def test_a_name_that_is_too_long_is_wrong_usage(folder: Path, words: tuple[str, ...]) -> None:
+    named = {"RUN": str(folder), "LONG": "x" * 5000}
+    with started(*(named.get(word, word) for word in words)) as process:
+        _, err = process.communicate()
+    assert process.returncode == 2
+    assert err.startswith("error: ")
+    assert err.count("x" * 100) <= 2
+    assert any(reason in err for reason in ("File name too long", "is not a run folder"))
+
+
 @pytest.mark.parametrize("command", ["show", "export", "plot"])
 def test_a_torn_or_foreign_table(rooflab: Rooflab, folder: Path, command: str) -> None:
     table = folder / store.MEASUREMENTS
@@ -245,6 +259,15 @@ def test_two_full_disks_are_a_failure_of_one_kind(folder: Path, arguments: list[
     with Path("/dev/full").open("w") as full, started(*words, stdout=full, stderr=full) as process:
         process.wait()
     assert process.returncode == (2 if "nowhere" in arguments else 1)
+
+
+def test_messages_whose_reader_has_ended_are_a_failure() -> None:
+    end, output = os.pipe()
+    os.close(end)
+    with started("show", "nowhere", stdout=output, stderr=output) as process:
+        os.close(output)
+        process.wait()
+    assert process.returncode == 1
 
 
 def test_show_draws_the_roofline_in_characters(rooflab: Rooflab) -> None:

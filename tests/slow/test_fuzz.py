@@ -527,7 +527,10 @@ COMMANDS = [
     ("sweep", "-k", "fast", "-p", "fp32", "--sizes", "64", *EXACT),
     ("nothing",),
 ]
-STREAMS = ["> /dev/full", ">&-", "| true", "2> /dev/full", "2>&-", ">&- 2>&-", "< /dev/null >&-"]
+STREAMS = [
+    *("> /dev/full", ">&-", "| true", "2> /dev/full", "2>&-", ">&- 2>&-", "< /dev/null >&-"),
+    "2>&1 | true",
+]
 
 
 PAIRS = [
