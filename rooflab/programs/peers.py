@@ -115,19 +115,20 @@ class Peers:
 
     def _others_live(self) -> bool:
         others = (i for i in range(self.place.size) if i != self.place.number)
-        return any(self._path(i).is_file() and _lives(self._path(i)) for i in others)
+        return any(_lives(self._path(i)) for i in others)
 
     def _state(self, number: int) -> str | None:
         """Why a rank has no run, empty if it has one; None if it may still write one."""
         if number == self.place.number:
             return self._reason
+        lives = _lives(self._path(number))  # first: what has ended has written everything
         journal = self._read(number)
-        if journal is None:
+        if not journal:  # a file is there before it is locked
             early = monotonic() < self._since + JOIN_S
             return None if early else "it has not begun to record"
         if reasons := [str(line["left"]) for line in journal if "left" in line]:
             return reasons[-1]
-        return None if _lives(self._path(number)) else "its process was ended"
+        return None if lives else "its process was ended"
 
     def _cuts(self, journal: Journal) -> Iterator[Cut]:
         behind = 0
@@ -177,8 +178,8 @@ def _claimed(path: Path) -> int:
 
 
 def _lives(path: Path) -> bool:
-    """Whether the process of a journal lives, or may do so; raises ``FileNotFoundError``."""
-    with path.open("rb") as file:
+    """Whether the process of a journal lives, or may do so; not before there is one."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
         try:
             import fcntl
 

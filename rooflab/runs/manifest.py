@@ -25,7 +25,7 @@ POSSIBLE: Final = {"compute": (1.0, 1e21), "bandwidth": (1.0, 1e21), "launch": (
 """Ranges of a real device's ceilings by kind, in FLOP/s, byte/s and seconds."""
 
 
-Text = Annotated[str, AfterValidator(clean)]
+CleanText = Annotated[str, AfterValidator(clean)]
 """Text that files can hold: a command line may have bytes that are no UTF-8."""
 
 
@@ -103,7 +103,7 @@ class Manifest(BaseModel):
     schema_version: int = Field(default=SCHEMA, alias="schema")
     created: datetime
     finished: datetime | None = None
-    command: list[Text]
+    command: list[CleanText]
     versions: dict[str, str]
     host: dict[str, str]
     device: DeviceRecord

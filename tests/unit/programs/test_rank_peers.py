@@ -71,6 +71,32 @@ def test_one_that_is_dead_is_not_waited_for(first: Peers) -> None:
     assert not first.answers(failed=False)
 
 
+def test_one_that_ends_while_another_looks_is_believed(
+    first: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says why it has no run just before its process ends."""
+    journal = first.folder / JOURNALS / "1.jsonl"
+    journal.write_text('{"clock": "it"}\n')
+
+    def ended(path: Path) -> bool:
+        journal.write_text('{"clock": "it"}\n{"left": "it launched nothing"}\n')
+        return False
+
+    monkeypatch.setattr(peers, "_lives", ended)
+    first.left("")
+    assert first.answers(failed=False)
+    assert reason(first) == "it launched nothing"
+
+
+def test_one_that_just_begins_is_not_taken_for_dead(first: Peers) -> None:
+    """Its journal is there before it is locked."""
+    journal = first.folder / JOURNALS / "1.jsonl"
+    journal.touch()
+    assert first._state(1) is None
+    journal.write_text("{}\n")
+    assert first._state(1) == "its process was ended"
+
+
 def test_one_that_has_failed_answers_for_those_that_live(first: Peers) -> None:
     second = other(first)
     first.left("it ended with exit code 1")
