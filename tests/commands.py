@@ -96,6 +96,12 @@ def statuses(run: store.RunData) -> list[tuple[str, str]]:
 # Processes ---------------------------------------------------------------------------------------
 
 
+def _hear() -> None:
+    """Signals do what they usually do, though the tests run in the background, or by nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """``rooflab`` in a process of its own, with the exact device at hand; killed in the end."""
@@ -110,8 +116,7 @@ def started(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
             "text": True,
-            # Whoever runs the tests in the background has Ctrl-C switched off.
-            "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            "preexec_fn": _hear,
             **options,
         },
     )
