@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from itertools import count
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from nursery import forked, starting  # noqa: F401  fixtures
+from nursery import forked, remember_kernels, starting  # noqa: F401  fixtures
 
 from rooflab import engine, workloads
 from rooflab.files import cache_dir
@@ -30,12 +31,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
+remember_kernels()
+
+
+NUMBERS = count()
+
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run every test in a folder of its own, so that none writes into the checkout."""
-    folder = tmp_path / "work"
-    folder.mkdir()
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run every test in a folder of its own, so that none writes into the checkout.
+
+    ``tmp_path`` would find a number and replace a link too, which takes as long as many tests.
+    """
+    folder = tmp_path_factory.mktemp(f"elsewhere{next(NUMBERS)}", numbered=False)
     monkeypatch.chdir(folder)
     return folder
 
@@ -51,6 +59,13 @@ def first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the roofs of another, nor those of this machine when it was less busy."""
     monkeypatch.setattr(engine, "best_roofline", lambda device: Roofline(()))
     monkeypatch.setattr(engine, "keep_roofs", lambda device, measured: None)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``pytest -m slow`` need not import the files without such tests, which are most."""
+    if config.option.markexpr != "slow" or not collection_path.match("test_*.py"):
+        return None
+    return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
 
 
 MINUTES = (

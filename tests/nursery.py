@@ -65,12 +65,11 @@ def _import_everything() -> None:
     import fake  # noqa: F401
 
     from rooflab.devices.cuda import nvcc  # noqa: F401
-    from rooflab.kernels.cuda_file import kernel as cuda_file
     from rooflab.kernels.sources import discover
     from rooflab.measure import counting, levels, warmup  # noqa: F401
     from rooflab.worker import server  # noqa: F401
 
-    cuda_file.shipped_kernels = cache(cuda_file.shipped_kernels)
+    remember_kernels()
     discover()
 
 
@@ -210,16 +209,11 @@ def forked(request: pytest.FixtureRequest, starting: Starting) -> None:
     starting.real = bool(request.node.get_closest_marker("processes"))
 
 
-@pytest.fixture(autouse=True)
-def known_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of kernels/ are read once, not in each sweep of a test."""
+def remember_kernels() -> None:
+    """The files of kernels/ are read once in this process, not whenever a test asks for them."""
+    from rooflab import files
     from rooflab.kernels.cuda_file import kernel as cuda_file
 
-    monkeypatch.setattr(cuda_file, "shipped_kernels", shipped())
-
-
-@cache
-def shipped() -> Any:
-    from rooflab.kernels.cuda_file import kernel as cuda_file
-
-    return cache(cuda_file.shipped_kernels)
+    read = cuda_file.shipped_kernels
+    known = cache(lambda folder, nvcc: read(nvcc))
+    cuda_file.shipped_kernels = lambda nvcc=None: known(files.kernels_dir(), nvcc)

@@ -1,4 +1,3 @@
 """What every test of the command line uses."""
 
 from commands import pictures, plain_terminal, rooflab  # noqa: F401  fixtures
-from nursery import known_kernels  # noqa: F401  a fixture

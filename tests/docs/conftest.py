@@ -1,4 +1,3 @@
 """The pages run command lines as the tests of the command line do."""
 
 from commands import pictures, plain_terminal, rooflab  # noqa: F401  fixtures
-from nursery import known_kernels  # noqa: F401  a fixture
