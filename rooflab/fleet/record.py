@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rooflab.errors import RunError, UsageError
 from rooflab.files import lock, write_atomic
-from rooflab.runs.manifest import Text, read_object, told
+from rooflab.runs.manifest import CleanText, read_object, told
 from rooflab.runs.store import FLEET, MANIFEST, MEMBERS, is_fleet
 from rooflab.runs.store import load as load_run
 
@@ -87,10 +87,10 @@ class Record(BaseModel):
     schema_version: int = Field(default=SCHEMA, alias="schema")
     created: datetime
     finished: datetime | None = None
-    command: list[Text] = []
+    command: list[CleanText] = []
     launch: str
     hosts: list[str]
-    device: Text
+    device: CleanText
     phases: list[str] = ["together"]
     repeats: int = 1
     configs: dict[str, dict[str, Any]] = {}
