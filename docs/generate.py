@@ -183,8 +183,10 @@ def origin(run: RunData) -> str:
     count = {1: "one", 2: "two"}[max(row.problem.gpus for row in run.measurements)]
     command = re.sub(r" --out \S+", "", " ".join(manifest.command))  # where it was, not what
     command = command or "rooflab.sweep(…)"  # from Python
+    shipped = re.search(r"--config (\w+)(?: |$)", command)  # which may be another by now
+    of_then = f" with the `{shipped[1]}.toml` of that day" if shipped else ""
     return (
-        f"`{command}` on {count} {manifest.device.name}, "
+        f"`{command}`{of_then} on {count} {manifest.device.name}, "
         f"{manifest.created:%Y-%m-%d}; files in [`{folder}`]({folder})."
     )
 
