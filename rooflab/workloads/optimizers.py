@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, ClassVar, Final
 
 from rooflab.errors import UsageError
@@ -111,9 +112,23 @@ class AdamW(Parts):
         return self.precision.accumulate.epsilon * (16 + kept / 2 / (1 - kept))
 
     def magnitude_of(self, operand: Operand, rms: Mapping[str, float]) -> float:
-        """Of parameters, that below which FP16 has fewer digits: they may be the update alone."""
-        kind = operand.type
-        return kind.smallest / kind.epsilon if operand.name == "p" else 0.0
+        """Of parameters, that below which FP16 has fewer digits: they may be the update alone.
+
+        An update is only as exact as 1 - βᵗ, if β and its power are rounded first, as in PyTorch.
+        """
+        if operand.name != "p":
+            return 0.0
+        kind, first = operand.type, self.beta1 * rms["m"] + self.rest1 * rms["g"]
+        root = max(LEAST_ROOT, self.correction * sqrt(rms["v"]) + self.epsilon)
+        inexact = self._inexact(self.beta1) + self._inexact(self.beta2) / 2
+        return max(
+            kind.smallest / kind.epsilon, self.rate * first / root * inexact / self.tolerance
+        )
+
+    def _inexact(self, beta: float) -> float:
+        """Relative error of 1 - βᵗ by the roundings of β and of its power."""
+        power = float(beta**self.step)
+        return self.precision.accumulate.epsilon / 2 * (self.step + 1) * power / (1 - power)
 
     def hard_parts(self) -> dict[str, dict[str, float]]:
         """Gradients whose squares overflow in FP16, or are nothing beside the second moment.

@@ -2,16 +2,16 @@
 
 python tests/gpu/compile_all.py PROCESSES
 
-It leaves the GPU to others, and is silent about what cannot be compiled: the tests say it.
+It leaves the GPU to others. The tests say what cannot be compiled and is wanted.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpu import test_cutlass_kernels, test_kernels
 
 from rooflab.devices.cuda.compiler import arch_for
+from rooflab.devices.cuda.install import first_line
 from rooflab.errors import KernelError
 from rooflab.kernels.base import Kernel
 from rooflab.kernels.cuda_file.header import Configuration
@@ -42,9 +43,13 @@ class Job(NamedTuple):
         macros = [*self.problem.macros.items(), *self.choice.macros.items()]
         return self.source, self.problem.precision.name, *macros, *read
 
-    def compile(self, arch: str) -> None:
-        with suppress(KernelError):
+    def compile(self, arch: str) -> str:
+        """Why it cannot be compiled; empty if it can."""
+        try:
             read(self.source).compile(self.problem, self.choice, arch)
+        except KernelError as error:
+            return first_line(error)
+        return ""
 
 
 read = cache(read_file)
@@ -92,9 +97,11 @@ def main(processes: int, arch: str) -> None:
         for job in needed():
             if job.key not in running:
                 running[job.key] = pool.submit(job.compile, arch)
-        for one in running.values():
-            one.result()
-    print(f"{len(running)} kernels were compiled in {perf_counter() - started:.0f} s", flush=True)
+        failures = Counter(filter(None, (one.result() for one in running.values())))
+    good, seconds = len(running) - failures.total(), perf_counter() - started
+    print(f"{good} kernels were compiled in {seconds:.0f} s", flush=True)
+    for reason, times in failures.most_common():
+        print(f"{times} were not: {reason}", flush=True)
 
 
 if __name__ == "__main__":

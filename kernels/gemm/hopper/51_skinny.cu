@@ -4,6 +4,7 @@ entry = "skinny"
 rung = 51
 precisions = ["bf16", "fp16", "fp16_fp32", "tf32", "fp8"]
 layouts = ["nt"]
+limits = { M = 512 }
 compute_capability = "9.0"
 block = ["128 * CONSUMERS + 32"]
 tile = ["64 * CONSUMERS", "TILE_N"]

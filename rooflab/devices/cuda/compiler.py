@@ -22,11 +22,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from time import time
+from typing import Final, NamedTuple
 
 from rooflab.devices.cuda import install
 from rooflab.devices.cuda.install import first_line
@@ -502,14 +504,54 @@ def source_sha256(source: Path, *, comments: bool = True) -> str:
 
     Without ``comments`` it is a hash of the code alone. The number of a rung does not count.
     """
-    digest = hashlib.sha256()
+    own = _own_folders(source)
+    key = (source, comments, own)
+    known = _hashed.get(key)
+    if known and known.stamps == _stamps(known.stamps):
+        return known.sha256
     linked = [path for path in _named(source) if path.is_file()]
-    for file in (source, *_included(source), *linked):
+    files = [source, *_included(source), *linked]
+    stamps = _stamps([*files, *(file.parent for file in files), *own])
+    digest = hashlib.sha256()
+    for file in files:
         content = file.read_bytes()
         if not comments and file not in linked:
             content = _code(content)
         digest.update(os.fsencode(f"{kernel_name(file)}{file.suffix} {len(content)}\0") + content)
-    return digest.hexdigest()
+    sha256 = digest.hexdigest()
+    if time() - max(stamp.mtime for stamp in stamps.values()) > SETTLED_S:
+        _hashed[key] = _Hashed(sha256, stamps)
+    return sha256
+
+
+class _Stamp(NamedTuple):
+    """What differs once a file, or the list of files in a folder, is another."""
+
+    mtime: float
+    bytes: int
+    number: int
+
+
+class _Hashed(NamedTuple):
+    """The hash of a source while its files and their folders have these stamps."""
+
+    sha256: str
+    stamps: Mapping[Path, _Stamp]
+
+
+SETTLED_S: Final = 1.0
+"""A file that changed less long ago may change again and keep its time: such clocks tick."""
+
+_hashed: Final[dict[tuple[object, ...], _Hashed]] = {}
+
+
+def _stamps(paths: Iterable[Path]) -> dict[Path, _Stamp]:
+    found = {}
+    for path in dict.fromkeys(paths):
+        with suppress(OSError):  # it is gone
+            status = path.stat()
+            found[path] = _Stamp(status.st_mtime, status.st_size, status.st_ino)
+    return found
 
 
 def _code(text: bytes) -> bytes:

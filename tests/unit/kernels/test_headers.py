@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -551,6 +552,47 @@ def test_comments_and_empty_lines_do_not_change_the_code(
 )
 def test_what_only_looks_like_a_comment_is_code(tmp_path: Path, one: str, other: str) -> None:
     assert code_hash(tmp_path, one) != code_hash(tmp_path, other)
+
+
+def test_a_hash_is_kept_until_a_file_or_a_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, header = tmp_path / "mine.cu", tmp_path / "near.cuh"
+    source.write_text('#include "near.cuh"\n#include "later.cuh"\n')
+    header.write_text("int one;\n")
+    read: list[Path] = []
+    included = compiler._included
+
+    def noted(path: Path) -> list[Path]:
+        read.append(path)
+        return included(path)
+
+    monkeypatch.setattr(compiler, "_included", noted)
+    seen: set[str] = set()
+    changes: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: header.write_text("int two, three;\n"),
+        lambda: (tmp_path / "later.cuh").write_text("int later;\n"),
+        header.unlink,
+    ]
+    for change in changes:
+        change()
+        for path in (*tmp_path.iterdir(), tmp_path):
+            os.utime(path, (len(seen), len(seen)))
+        hashes = {compiler.source_sha256(source) for _ in range(3)}
+        assert len(hashes) == 1
+        seen |= hashes
+    assert len(seen) == len(read) == 4
+
+
+def test_a_hash_of_a_file_that_was_just_written_is_not_kept(tmp_path: Path) -> None:
+    source = tmp_path / "mine.cu"
+    source.write_text("int one;\n")
+    status = source.stat()
+    before = compiler.source_sha256(source)
+    source.write_text("int two;\n")
+    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert compiler.source_sha256(source) != before
 
 
 def test_what_a_source_includes_is_part_of_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from random import Random
@@ -22,6 +23,7 @@ from rooflab.workloads import build
 from rooflab.workloads.attention import Attention
 from rooflab.workloads.experts import GroupedGemm
 from rooflab.workloads.linear import EPILOGUES
+from rooflab.workloads.optimizers import AdamW
 
 DEVICE = FakeDevice()
 
@@ -265,6 +267,32 @@ def test_right_kernels_pass(workload: str, precision: str, number: int) -> None:
         assert Expected(DEVICE, operands, seed, 2**30, hard).verdict(operands).reason == ""
 
 
+@pytest.mark.parametrize("step", [1, 2, 10, 1000, 100_000])
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.999), (0.95, 0.98), (0.5, 0.9999)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_may_round_its_betas_first(
+    precision: str, beta1: float, beta2: float, step: int
+) -> None:
+    """And their powers, and 1 - β: PyTorch's fused AdamW does, also where nothing hides it."""
+    plain = AdamW(precision=PRECISIONS[precision], elements=997)
+    problem = dataclasses.replace(plain, beta1=beta1, beta2=beta2, step=float(step))
+    one = np.float32(1)
+    b1, b2 = np.float32(beta1), np.float32(beta2)
+    for seed in range(3):
+        operands, hard = given(problem, seed)
+        x = Narrow(operands)
+        g, epsilon = x["g"], np.float32(problem.epsilon)
+        m = b1 * x["m"] + (one - b1) * g
+        v = b2 * x["v"] + (one - b2) * g * g
+        rate = np.float32(problem.lr) / (one - b1**step)
+        root = np.sqrt(v) / np.sqrt(one - b2**step) + epsilon
+        results = {"p": np.float32(problem.kept) * x["p"] - rate * m / root, "m": m, "v": v}
+        for output in (one for one in problem.operands if one.written):
+            operands[output.name][...] = encode(np, results[output.name], output.type)
+        for parts in ([], hard):
+            assert Expected(DEVICE, operands, seed, 2**30, parts).verdict(operands).reason == ""
+
+
 LOOKED_AT = 6
 """Draws whose parts are looked at one by one."""
 
@@ -491,6 +519,10 @@ def no_correction_of_the_first_moment(problem: Any, x: Mapping[str, Any]) -> Any
     right = problem.reference(np, x)
     factor = 1 - problem.beta1**problem.step
     return {**right, "p": problem.kept * x["p"] + factor * (right["p"] - problem.kept * x["p"])}
+
+
+def a_step_too_many(problem: Any, x: Mapping[str, Any]) -> Any:
+    return dataclasses.replace(problem, step=problem.step + 1).reference(np, x)
 
 
 def without_the_last_column(problem: Problem, x: Mapping[str, Any]) -> Any:
@@ -1068,6 +1100,10 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], Work, str]] = {
     ),
     "no correction of the first moment": (
         *("adamw", "bf16", {"elements": 99}, no_correction_of_the_first_moment),
+        "parameters of zero|moments as small as epsilon",
+    ),
+    "a step too many": (
+        *("adamw", "fp32", {"elements": 99}, a_step_too_many),
         "parameters of zero|moments as small as epsilon",
     ),
     "softmax without the last column": (
