@@ -30,6 +30,9 @@ BESIDE = (
 ALIKE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """torch.compile starts no process for each processor, of which all are busy."""
 
+CACHE = "tests"
+"""A folder of any other name is not used by tests itself: they make one of this name in it."""
+
 AT_A_TIME = 4
 """Commands: more of them have to wait for one another, to count and for the processors."""
 
@@ -47,7 +50,7 @@ class Part:
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
-                env={**os.environ, **ALIKE, "ROOFLAB_CACHE_DIR": str(folder / "cache")},
+                env={**os.environ, **ALIKE, "ROOFLAB_CACHE_DIR": str(folder / CACHE)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 preexec_fn=partial(os.nice, nice),

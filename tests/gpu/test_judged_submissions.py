@@ -44,22 +44,27 @@ def test_cheats_are_refused(name: str) -> None:
     assert row.time_us is None
 
 
-def accepted(file: str) -> bool:
-    """Whether it is, in one of two turns: others may have lengthened the empty launch of one."""
-    rows = (judged(file, sizes=LARGE) for _ in range(2))
-    return any((row.status, row.reason) == ("ok", "") for row in rows)
+def refusals(file: str) -> list[str]:
+    """Why two turns refused it; nothing if one did not: others may lengthen empty launches."""
+    found: list[str] = []
+    for _ in range(2):
+        row = judged(file, sizes=LARGE)
+        if (row.status, row.reason) == ("ok", ""):
+            return []
+        found.append(f"{row.status}: {row.reason}")
+    return found
 
 
 @pytest.mark.parametrize("name", ["honest", "honest_graph", "honest_loop.cu"])
 def test_honest_ones_are_accepted(name: str) -> None:
-    assert accepted(table.ADD_GPU.pattern(name))
+    assert not refusals(table.ADD_GPU.pattern(name))
 
 
 def test_libraries_of_python_are_accepted(elsewhere: Path) -> None:
     Path("mine.py").write_text(LIBRARIES)
     for name in ("torch_add", "triton_add"):
         pytest.importorskip(name.partition("_")[0])
-        assert accepted(f"mine.py:{name}")
+        assert not refusals(f"mine.py:{name}")
 
 
 LIBRARIES = """
