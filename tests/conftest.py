@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from gpu.run import CACHE
 from hypothesis import HealthCheck, settings
 from nursery import forked, remember_kernels, starting  # noqa: F401  fixtures
 
@@ -21,8 +22,8 @@ from rooflab.model.roofline import Roofline
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Roofs that tests imitate are not to be taken for this machine's, also in processes of tests.
-if cache_dir().name != "tests":
-    os.environ["ROOFLAB_CACHE_DIR"] = str(cache_dir() / "tests")
+if cache_dir().name != CACHE:
+    os.environ["ROOFLAB_CACHE_DIR"] = str(cache_dir() / CACHE)
 
 # Shells start what they run in the background with Ctrl-C ignored. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

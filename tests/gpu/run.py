@@ -31,7 +31,7 @@ ALIKE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """torch.compile starts no process for each processor, of which all are busy."""
 
 CACHE = "tests"
-"""A folder of any other name is not used by tests itself: they make one of this name in it."""
+"""The name of the cache of all tests: in a folder of any other name they make one of this name."""
 
 AT_A_TIME = 4
 """Commands: more of them have to wait for one another, to count and for the processors."""

@@ -42,8 +42,8 @@ teaches = "the width of a tile follows from the number of multiprocessors, not f
 
 /*
 Up to a hundred rows or so, the product is as fast as B can be read (see `few_rows`), but CUDA
-cores cannot multiply that fast any more. Tensor cores can, with three quarters of their time to
-spare: so rows of A that do not exist may be multiplied too, and a tile always has 64 or 128 rows.
+cores cannot multiply that fast any more. Tensor cores can, with three quarters of their time to spare: so rows
+of A that do not exist may be multiplied too; a tile has 64 or 128 rows. Above 512 arithmetic is the limit.
 
 What counts is that every multiprocessor reads B all the time, and that all end together. A block has
 as few columns as it takes for 128 blocks: 48 for N = 6144, 32 for 4096, 224 for 28672. wgmma takes
